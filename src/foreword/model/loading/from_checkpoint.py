@@ -27,6 +27,7 @@ from foreword.model.loading.quantized import in_few_bits, stamps
 from foreword.model.loading.sizes import check_layers
 from foreword.model.probe.probe import Capability
 from foreword.model.quantized.gguf_file import GgufFile
+from foreword.native import sampling
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
 from foreword.notices import notify
@@ -88,6 +89,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
         return load(make, source, replace(options, dtype=others[0]))
     if known is not None and only is None:
         model.warn_of_slow_mode()
+    sampling.library()  # compiled now, not within the first answer
     _free(source)
     return model
 
