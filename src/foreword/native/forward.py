@@ -274,6 +274,14 @@ def library() -> ctypes.CDLL | str:
             c_int64,
             ctypes.c_int,
         ]
+        lib.foreword_strips.argtypes = [
+            ctypes.c_int,
+            c_void_p,
+            c_int64,
+            c_int64,
+            c_void_p,
+            c_int64,
+        ]
         lib.foreword_turns.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
         lib.foreword_turns.restype = None
         lib.foreword_peak.argtypes = [ctypes.c_int, c_int64]

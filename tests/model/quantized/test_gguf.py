@@ -2,15 +2,22 @@
 package gguf, bit for bit.
 """
 
+from dataclasses import replace
+from functools import partial
+
 import gguf
 import numpy as np
 import pytest
 import torch
 
 from foreword.errors import ModelError
+from foreword.model.executors.native import grouped
+from foreword.model.executors.native.grouped import KINDS as PACKED
+from foreword.model.quantized.coded import Matrix
 from foreword.model.quantized.gguf import FLOATS, KINDS, coded
 
 ROWS, DEPTH = 24, 512
+empty = partial(torch.empty, dtype=torch.uint8)
 
 
 def blocks(kind: str) -> np.ndarray:
@@ -56,6 +63,28 @@ def test_weights_are_those_of_gguf_bit_for_bit(kind):
     assert torch.equal(read.dense(), torch.from_numpy(expected))
     assert read.codes.shape == (ROWS, DEPTH)
     assert int(read.codes.max()) < len(read.levels)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("kind", PACKED)
+def test_strips_made_in_c_are_those_of_the_codes(kind, in_turns, monkeypatch):
+    data = torch.from_numpy(blocks(kind)[: ROWS // 5 * 5])
+    if in_turns:
+        data = torch.cat([data, data])[:32].contiguous()
+    whole = coded("some.weight", kind, data)
+    monkeypatch.setattr(grouped, "PART", 16 * DEPTH)
+    parts = [Matrix(lambda: whole, whole.codes.shape, lambda found: found)]
+    expected = grouped.packed_parts(parts, empty, in_turns=in_turns)
+    calls = []
+
+    def raw(rows: slice) -> tuple[str, torch.Tensor]:
+        calls.append(rows)
+        return kind, data[rows]
+
+    parts = [replace(parts[0], part=whole.part, blocks=raw)]
+    found = grouped.packed_parts(parts, empty, in_turns=in_turns)
+    assert len(calls) > len(data) // 16
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

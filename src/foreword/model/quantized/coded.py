@@ -145,6 +145,8 @@ class Matrix:
     """Reads the weights in float32 where `read` rounds them; None = it does not."""
     part: Callable[[slice], Coded] | None = None
     """Reads consecutive outputs; None = only `read` reads the matrix."""
+    blocks: Callable[[slice], tuple[str, Tensor]] | None = None
+    """Returns the type of consecutive outputs in a GGUF file, and their bytes."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""

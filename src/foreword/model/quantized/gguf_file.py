@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any
 
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from foreword.errors import ModelError, words
@@ -124,11 +124,18 @@ class GgufFile:
         """
         if not self.in_few_bits(name):
             return None
-        tensor = self.tensors[name]
-        data = torch.from_numpy(tensor.data).flatten(0, -2)
-        matrix = coded(name, tensor.kind, data[rows])
+        kind, data = self.blocks(name, rows)
+        matrix = coded(name, kind, data)
         self.header.free()
         return matrix
+
+    def blocks(
+        self, name: str, rows: slice
+    ) -> tuple[str, UInt8[Tensor, "outputs bytes"]]:
+        """Return the type of a quantized matrix, and the bytes of some outputs."""
+        self.header.free()
+        tensor = self.tensors[name]
+        return tensor.kind, torch.from_numpy(tensor.data).flatten(0, -2)[rows]
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
         """Return the numbers of a tensor in its own shape; a quantized matrix is

@@ -102,14 +102,16 @@ def _matrix(
 
     if place.columns is not None and read() is None:
         return None
-    part = None
+    part = blocks = None
     if place == Place(place.names[:1]):
         part = partial(_part, file, place.names[0])
+        blocks = partial(file.blocks, place.names[0])
     return Matrix(
         lambda: cast(Coded, read()),
         shape,
         partial(_shaped, shape=shape, transposed=place.transposed),
         part=part,
+        blocks=blocks,
     )
 
 

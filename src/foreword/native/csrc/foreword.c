@@ -13,6 +13,7 @@
 #include "products/int8.c"
 #include "products/peaks.c"
 #include "products/product.c"
+#include "products/strips.c"
 #include "products/whole.c"
 
 #include "attention/amx_attention.c"

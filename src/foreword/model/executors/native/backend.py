@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
-from foreword.model.executors.native import experts, grouped, offload
+from foreword.model.executors.native import codes, experts, grouped, offload
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.cross import parts_of
 from foreword.model.executors.native.executor import NativeExecutor
@@ -67,7 +67,7 @@ class NativeBackend(NativeExecutor):
         self._stream: offload.Stream | None = None
         """Thread that reads layers from a file; None = all are in memory."""
         self._layers = parts_of(model)
-        grouped.fill(model, self._layers)
+        codes.fill(model, self._layers)
         described = self._describe(model)
         if head_scale:
             described.logit_scale = head_scale
@@ -145,13 +145,13 @@ class NativeBackend(NativeExecutor):
         self.matrices.drop(self.model)
         weights = 0
         placed = 0
-        for described, name, count, codes in in_parallel(
+        for described, name, count, packed in in_parallel(
             lambda matrix: (*matrix[:3], matrix[3](self.matrices.empty)),
             self._codes(whole),
         ):
             weights += count
             placed += 1
-            setattr(described, name, self.matrices.keep(codes))
+            setattr(described, name, self.matrices.keep(packed))
         self.model.coding = forward.GROUPS
         self.describe(self.model, self.words)
         return (
@@ -160,22 +160,22 @@ class NativeBackend(NativeExecutor):
 
     def _codes(
         self, whole: dict[int, Tensor]
-    ) -> Iterator[tuple[Any, str, int, grouped.Packer]]:
+    ) -> Iterator[tuple[Any, str, int, codes.Packer]]:
         """Yield struct, field, count of weights and packer of the codes of each matrix;
         take its packed weights out of `whole` (by address), so that they are freed.
         """
         described_layers = self.model.layer[: self.model.layers]
         for described, layer in zip(described_layers, self._layers, strict=True):
-            codes = grouped.matrices(layer)
+            of_layer = codes.matrices(layer)
             for name in matrices_of(described):
                 packed = whole.pop(getattr(described, name))
-                code = codes.get(name) or partial(grouped.whole, packed)
+                code = of_layer.get(name) or partial(grouped.whole, packed)
                 yield described, name, packed.numel(), code
         head = architectures.lm_head(self._hf)
         packed = whole.pop(self.model.head)
         code = partial(grouped.whole, packed)
         if hasattr(head, "coded"):
-            code = grouped.coded(head)
+            code = codes.coded(head)
         yield self.model, "head", packed.numel(), code
 
     def _keep_table(self) -> None:

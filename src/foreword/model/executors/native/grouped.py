@@ -7,16 +7,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import BFloat16, Int32, UInt8
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
-from foreword.model import architectures
-from foreword.model.executors.native import experts
 from foreword.model.quantized.coded import PART, Coded, Matrix, Scales, joined
 from foreword.native import forward
 from foreword.native.forward import LANES
@@ -30,6 +25,10 @@ HEADER = ctypes.sizeof(forward.Grouped)
 """Bytes before the strips."""
 HALF = 16
 """Levels of 4 bits."""
+KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""Types of GGUF that C packs, in its order."""
+OFFSETS = ("Q4_1", "Q4_K", "Q5_K")
+"""Those of them that have offsets."""
 FOURS = {4: 2, 5: 8, 6: 4}
 """Fours of depths whose codes are stored together, by bits of a code."""
 
@@ -37,62 +36,10 @@ FOURS = {4: 2, 5: 8, 6: 4}
 Empty = Callable[[int], Tensor]
 """Returns memory for so many bytes: new memory costs more than what is written to it,
 so that a large matrix is packed at its place."""
-Packer = Callable[[Empty], Tensor]
-"""Packs a matrix into such memory."""
 
 
-def matrices(layer: Any) -> dict[str, Packer]:
-    """Return functions that pack the matrices of a layer whose parts are all quantized,
-    under the names of the C struct.
-    """
-    found = {}
-    for name, parts in architectures.linears(layer).items():
-        codes = [part.coded for part in parts if hasattr(part, "coded")]
-        if len(codes) == len(parts):
-            found[name] = partial(_arranged, layer, name, codes)
-    if architectures.routed(layer):
-        found |= {
-            name: partial(_made, make) for name, make in experts.codes(layer).items()
-        }
-    return found
-
-
-def coded(head: Any) -> Packer:
-    """Return a function that packs the LM head."""
-    return partial(packed_parts, [head.coded])
-
-
-@torch.no_grad()
-def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
-    """Read the weights without storage that are not multiplied in quantized form:
-    routers, and matrices with an unquantized part.
-    """
-    taken = {architectures.lm_head(model)}
-    for layer in layers:
-        names = matrices(layer)
-        for name, parts in architectures.linears(layer).items():
-            if name in names:
-                taken.update(parts)
-        if architectures.routed(layer) and "gate_up" in names:
-            taken |= {*experts.parts(layer)}
-    for part in model.modules():
-        held = vars(part).get("coded", {}) if part not in taken else {}
-        for name, matrix in (
-            {"weight": held} if isinstance(held, Matrix) else held
-        ).items():
-            if (weight := part.get_parameter(name)).is_meta:
-                setattr(
-                    part,
-                    name,
-                    nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
-                )
-
-
-def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:
-    return _placed(packed(make()), empty)
-
-
-def _placed(matrix: Tensor, empty: Empty) -> Tensor:
+def placed(matrix: Tensor, empty: Empty) -> Tensor:
+    """Return a copy of a packed matrix in such memory."""
     return empty(matrix.numel()).copy_(matrix)
 
 
@@ -110,7 +57,7 @@ def packed_parts(
     if in_turns:
         index = torch.arange(len(matrix.codes)).view(2, -1, LANES)
         matrix = matrix.rows(index.transpose(0, 1).flatten())
-    return _placed(packed(matrix), empty)
+    return placed(packed(matrix), empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +68,26 @@ class _Piece:
     rows: slice
     at: int
     """The first of its strips, among the strips of all parts."""
+    kind: str | None
+    """Its type in a GGUF file; None if it is in none."""
 
     def packed(self) -> UInt8[Tensor, "bytes"]:
         """Read it, and pack it alone."""
         assert self.part.part is not None
         return packed(self.part.part(self.rows))
+
+    def pack(self, strips: UInt8[Tensor, "strips bytes"]) -> None:
+        """Pack it in C (csrc/products/strips.c), a type of KINDS."""
+        assert self.part.blocks is not None
+        kind, blocks = self.part.blocks(self.rows)
+        forward.needed().foreword_strips(
+            KINDS.index(kind),
+            blocks.data_ptr(),
+            len(blocks),
+            self.part.shape[-1],
+            strips.data_ptr(),
+            strips.stride(0),
+        )
 
 
 def _by_strips(
@@ -140,23 +102,37 @@ def _by_strips(
     first = pieces[0].packed()
     header = _header(first)
     header.matrix = HEADER + strips * header.strip
+    kind = _kind(pieces[0], header)
     whole = empty(header.matrix)
     whole[:HEADER] = torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8)
     strip = header.strip
     places = whole[HEADER:].view(-1, 1 + in_turns, strip).transpose(0, 1)
 
     def write(piece: _Piece) -> bool:
+        half, at = divmod(piece.at, places.shape[1])
+        if kind is not None and piece.kind == kind:
+            piece.pack(places[half, at:])
+            return True
         block = first if piece is pieces[0] else piece.packed()
         other = _header(block)
         other.matrix = header.matrix
         if bytes(other) != bytes(header):
             return False
         body = block[HEADER:].view(-1, strip)
-        half, at = divmod(piece.at, places.shape[1])
         places[half, at : at + len(body)] = body
         return True
 
     return whole if all(list(in_parallel(write, pieces))) else None
+
+
+def _kind(piece: _Piece, header: forward.Grouped) -> str | None:
+    """Return the type of a piece if C packs it in the form of this header."""
+    kind = piece.kind
+    if kind not in KINDS:
+        return None
+    field = forward.FACTOR if kind.endswith("_K") else forward.F16
+    offset = field if kind in OFFSETS else 0
+    return kind if (header.scale, header.offset) == (field, offset) else None
 
 
 def _pieces(parts: Sequence[Matrix], in_turns: bool) -> tuple[list[_Piece], int]:
@@ -173,10 +149,11 @@ def _pieces(parts: Sequence[Matrix], in_turns: bool) -> tuple[list[_Piece], int]
         partly = size % LANES and (in_turns or len(parts) > 1)
         if part.part is None or partly:
             return [], 0
+        kind = None if part.blocks is None else part.blocks(slice(1))[0]
         for begin in range(0, outputs, size):
             for start in range(begin, begin + size, step):
                 rows = slice(start, min(start + step, begin + size))
-                pieces.append(_Piece(part, rows, strips + start // LANES))
+                pieces.append(_Piece(part, rows, strips + start // LANES, kind))
         strips += -(-outputs // LANES)
     return pieces, strips
 
@@ -185,20 +162,6 @@ def _header(matrix: UInt8[Tensor, "bytes"]) -> forward.Grouped:
     """Return a copy of the header of a packed matrix."""
     held = bytes(matrix[:HEADER].tolist())
     return forward.Grouped.from_buffer_copy(held)
-
-
-def _arranged(
-    layer: Any, name: str, parts: Sequence[Matrix], empty: Empty
-) -> UInt8[Tensor, "bytes"]:
-    """Pack parts in the order of outputs that layout.py gives a matrix."""
-    if name != "qkv":
-        gated = name == "gate_up" and not architectures.plain(layer)
-        return packed_parts(parts, empty, in_turns=gated)
-    matrix = joined([part.read() for part in parts])
-    order = architectures.order(layer)
-    if order is not None:
-        matrix = matrix.rows(order)
-    return _placed(packed(matrix), empty)
 
 
 def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
@@ -243,7 +206,7 @@ def whole(
     """Return the bytes of a packed matrix of bfloat16, behind the header of one without
     groups.
     """
-    return _placed(_headed(forward.Grouped(16), matrix.view(torch.uint8)), empty)
+    return placed(_headed(forward.Grouped(16), matrix.view(torch.uint8)), empty)
 
 
 def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:

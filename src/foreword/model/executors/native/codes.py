@@ -1,0 +1,87 @@
+"""Provides the quantized matrices of a model's layers, as functions that pack them for
+csrc/products/groups.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from foreword.model import architectures
+from foreword.model.executors.native import experts
+from foreword.model.executors.native.grouped import Empty, packed, packed_parts, placed
+from foreword.model.quantized.coded import Coded, Matrix, joined
+
+Packer = Callable[[Empty], Tensor]
+"""Packs a matrix into such memory."""
+
+
+def matrices(layer: Any) -> dict[str, Packer]:
+    """Return functions that pack the matrices of a layer whose parts are all quantized,
+    under the names of the C struct.
+    """
+    found = {}
+    for name, parts in architectures.linears(layer).items():
+        codes = [part.coded for part in parts if hasattr(part, "coded")]
+        if len(codes) == len(parts):
+            found[name] = partial(_arranged, layer, name, codes)
+    if architectures.routed(layer):
+        found |= {
+            name: partial(_made, make) for name, make in experts.codes(layer).items()
+        }
+    return found
+
+
+def coded(head: Any) -> Packer:
+    """Return a function that packs the LM head."""
+    return partial(packed_parts, [head.coded])
+
+
+@torch.no_grad()
+def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
+    """Read the weights without storage that are not multiplied in quantized form:
+    routers, and matrices with an unquantized part.
+    """
+    taken = {architectures.lm_head(model)}
+    for layer in layers:
+        names = matrices(layer)
+        for name, parts in architectures.linears(layer).items():
+            if name in names:
+                taken.update(parts)
+        if architectures.routed(layer) and "gate_up" in names:
+            taken |= {*experts.parts(layer)}
+    for part in model.modules():
+        held = vars(part).get("coded", {}) if part not in taken else {}
+        for name, matrix in (
+            {"weight": held} if isinstance(held, Matrix) else held
+        ).items():
+            if (weight := part.get_parameter(name)).is_meta:
+                setattr(
+                    part,
+                    name,
+                    nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
+                )
+
+
+def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:
+    return placed(packed(make()), empty)
+
+
+def _arranged(
+    layer: Any, name: str, parts: Sequence[Matrix], empty: Empty
+) -> UInt8[Tensor, "bytes"]:
+    """Pack parts in the order of outputs that layout.py gives a matrix."""
+    if name != "qkv":
+        gated = name == "gate_up" and not architectures.plain(layer)
+        return packed_parts(parts, empty, in_turns=gated)
+    order = architectures.order(layer)
+    if order is None:
+        return packed_parts(parts, empty)
+    matrix = joined([part.read() for part in parts])
+    return placed(packed(matrix.rows(order)), empty)
