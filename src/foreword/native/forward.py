@@ -26,6 +26,8 @@ GROUPS = 2
 of its own (`Grouped`). Keys and values (`Model.kv_coding`) have one of the first two.
 """
 BF16, F16, F32, FACTOR, ZERO = range(1, 6)
+BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""Types of GGUF that csrc/products/strips.c reads, in its order."""
 """Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are
 none).
 """
@@ -282,6 +284,8 @@ def library() -> ctypes.CDLL | str:
             c_void_p,
             c_int64,
         ]
+        strips = lib.foreword_strips.argtypes
+        lib.foreword_numbers.argtypes = strips[:-1]
         lib.foreword_turns.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
         lib.foreword_turns.restype = None
         lib.foreword_peak.argtypes = [ctypes.c_int, c_int64]

@@ -12,9 +12,9 @@ import torch
 
 from foreword.errors import ModelError
 from foreword.model.executors.native import grouped
-from foreword.model.executors.native.grouped import KINDS as PACKED
 from foreword.model.quantized.coded import Matrix
 from foreword.model.quantized.gguf import FLOATS, KINDS, coded
+from foreword.native import forward
 
 ROWS, DEPTH = 24, 512
 empty = partial(torch.empty, dtype=torch.uint8)
@@ -66,7 +66,7 @@ def test_weights_are_those_of_gguf_bit_for_bit(kind):
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", forward.BLOCKS)
 def test_strips_made_in_c_are_those_of_the_codes(kind, in_turns, monkeypatch):
     data = torch.from_numpy(blocks(kind)[: ROWS // 5 * 5])
     if in_turns:
@@ -85,6 +85,8 @@ def test_strips_made_in_c_are_those_of_the_codes(kind, in_turns, monkeypatch):
     found = grouped.packed_parts(parts, empty, in_turns=in_turns)
     assert len(calls) > len(data) // 16
     assert torch.equal(found, expected)
+    numbers = parts[0].weights(torch.bfloat16)
+    assert torch.equal(numbers, whole.dense().bfloat16())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,11 +12,16 @@ import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
 from torch import Tensor, nn
 
+from foreword.native import forward
 from foreword.native.openmp import in_parallel
 
 PART = 2**20
 """Weights made at a time: few enough for the caches of a core, which is twice as
 fast."""
+
+
+Blocks = Callable[[slice], tuple[str, Tensor]]
+"""Returns the type of some outputs in a GGUF file, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,8 @@ class Matrix:
     """Reads the weights in float32 where `read` rounds them; None = it does not."""
     part: Callable[[slice], Coded] | None = None
     """Reads consecutive outputs; None = only `read` reads the matrix."""
-    blocks: Callable[[slice], tuple[str, Tensor]] | None = None
-    """Returns the type of consecutive outputs in a GGUF file, and their bytes."""
+    blocks: Blocks | None = None
+    """None = it is in no GGUF file, or otherwise there."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
@@ -165,18 +170,38 @@ class Matrix:
         if self.part is None or self.exact is not None:
             whole.copy_(self.weights(whole.dtype))
         else:
-            fill(whole.view(-1, self.shape[-1]), self.part)
+            fill(whole.view(-1, self.shape[-1]), self.part, self.blocks)
 
     def __deepcopy__(self, memo: object) -> Matrix:
         return self  # a copy would hold a copy of the file
 
 
-def fill(whole: Float[Tensor, "outputs depth"], part: Callable[[slice], Coded]) -> None:
-    """Write the weights of a matrix, some outputs at a time."""
+def fill(
+    whole: Float[Tensor, "outputs depth"],
+    part: Callable[[slice], Coded],
+    blocks: Blocks | None = None,
+) -> None:
+    """Write the weights of a matrix, some outputs at a time; from `blocks` in C, where
+    it reads their type.
+    """
     outputs, depth = whole.shape
     step = max(1, PART // depth)
     rows = [slice(start, start + step) for start in range(0, outputs, step)]
-    for _ in in_parallel(lambda at: whole[at].copy_(part(at).dense()), rows):
+    library = forward.library()
+    in_c = blocks is not None and whole.dtype == torch.bfloat16
+
+    def write(at: slice) -> None:
+        if blocks is not None and in_c and not isinstance(library, str):
+            kind, data = blocks(at)
+            if kind in forward.BLOCKS:
+                numbers = whole[at].data_ptr()
+                number = forward.BLOCKS.index(kind)
+                pointer = data.data_ptr()
+                library.foreword_numbers(number, pointer, len(data), depth, numbers)
+                return
+        whole[at].copy_(part(at).dense())
+
+    for _ in in_parallel(write, rows):
         pass
 
 

@@ -25,8 +25,6 @@ HEADER = ctypes.sizeof(forward.Grouped)
 """Bytes before the strips."""
 HALF = 16
 """Levels of 4 bits."""
-KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""Types of GGUF that C packs, in its order."""
 OFFSETS = ("Q4_1", "Q4_K", "Q5_K")
 """Those of them that have offsets."""
 FOURS = {4: 2, 5: 8, 6: 4}
@@ -77,11 +75,11 @@ class _Piece:
         return packed(self.part.part(self.rows))
 
     def pack(self, strips: UInt8[Tensor, "strips bytes"]) -> None:
-        """Pack it in C (csrc/products/strips.c), a type of KINDS."""
+        """Pack it in C (csrc/products/strips.c), a type of BLOCKS."""
         assert self.part.blocks is not None
         kind, blocks = self.part.blocks(self.rows)
         forward.needed().foreword_strips(
-            KINDS.index(kind),
+            forward.BLOCKS.index(kind),
             blocks.data_ptr(),
             len(blocks),
             self.part.shape[-1],
@@ -128,7 +126,7 @@ def _by_strips(
 def _kind(piece: _Piece, header: forward.Grouped) -> str | None:
     """Return the type of a piece if C packs it in the form of this header."""
     kind = piece.kind
-    if kind not in KINDS:
+    if kind not in forward.BLOCKS:
         return None
     field = forward.FACTOR if kind.endswith("_K") else forward.F16
     offset = field if kind in OFFSETS else 0

@@ -1,5 +1,5 @@
-/* Matrices of GGUF files packed into strips (groups.c), block by block. Defined by
- * model/quantized/gguf.py, which reads the types, and by `packed` of executors/native/grouped.py. */
+/* Matrices of GGUF files packed into strips (groups.c), block by block. Defined by the readers of
+ * model/quantized/gguf.py and by `packed` in executors/native/grouped.py. */
 #include "../foreword.h"
 #include "groups.h"
 
@@ -14,9 +14,9 @@ typedef struct {
 } Opened;
 
 /* A type: bytes and depths of a block; depths of a group; bits of a code; whether groups have
- * factors, and offsets. */
+ * factors, and offsets; the level of code 0. */
 typedef struct {
-    int bytes, depths, group, bits, factors, offsets;
+    int bytes, depths, group, bits, factors, offsets, least;
     void (*unpack)(const uint8_t *from, Opened *to);
 } Type;
 
@@ -99,12 +99,12 @@ static void unpack_q6_k(const uint8_t *from, Opened *to) {
     to->top[0] = number(half_at(from + 208));
 }
 
-/* In the order of KINDS in executors/native/strips.py. */
+/* In the order of BLOCKS in native/forward.py. */
 static const Type TYPES[] = {
-    {18, 32, 32, 4, 0, 0, unpack_q4_0},  {20, 32, 32, 4, 0, 1, unpack_q4_1},
-    {22, 32, 32, 5, 0, 0, unpack_q5_0},  {34, 32, 32, 8, 0, 0, unpack_q8_0},
-    {144, 256, 32, 4, 1, 1, unpack_q4_k}, {176, 256, 32, 5, 1, 1, unpack_q5_k},
-    {210, 256, 16, 6, 1, 0, unpack_q6_k},
+    {18, 32, 32, 4, 0, 0, -8, unpack_q4_0},  {20, 32, 32, 4, 0, 1, 0, unpack_q4_1},
+    {22, 32, 32, 5, 0, 0, -16, unpack_q5_0}, {34, 32, 32, 8, 0, 0, 0, unpack_q8_0},
+    {144, 256, 32, 4, 1, 1, 0, unpack_q4_k}, {176, 256, 32, 5, 1, 1, 0, unpack_q5_k},
+    {210, 256, 16, 6, 1, 0, -32, unpack_q6_k},
 };
 
 /* Store the codes of one output and group; fours of depths of an output are LANES apart. */
@@ -165,6 +165,29 @@ void foreword_strips(int kind, const uint8_t *from, int64_t outputs, int64_t dep
             if (output >= outputs) memset(block.half, 0, sizeof block.half),
                 memset(block.top, 0, sizeof block.top);
             strip += store_block(type, &block, strip, lane);
+        }
+    }
+}
+
+/* The same rows as numbers, rounded to bfloat16: `Coded.dense`. */
+void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t depth, bf16 *to) {
+    const Type *type = TYPES + kind;
+    const int64_t blocks = outputs * (depth / type->depths);
+    Opened block = {.half = {0}};
+    for (int64_t i = 0; i < blocks; i++, from += type->bytes) {
+        type->unpack(from, &block);
+        for (int k = 0; !type->factors && k < 2; k++) block.top[k] = number(block.half[k]);
+        for (int at = 0; at < type->depths; at += LANES, to += LANES) {
+            const int group = at / type->group;
+            const float scale = type->factors ? block.top[0] * block.factor[group] : block.top[0],
+                        offset = type->factors ? block.top[1] * block.shift[group] : block.top[1];
+            float level[LANES];
+            for (int k = 0; k < LANES; k++)
+                level[k] = type->bits == 8 ? (int8_t)block.code[at + k]
+                                           : block.code[at + k] + type->least;
+            floats value = mul(all(scale), load(level));
+            if (type->offsets) value = add(value, all(offset));
+            store_halves(to, narrow(value));
         }
     }
 }
