@@ -121,11 +121,11 @@ def test_ratios_are_intervals_around_baselines_of_one(written):
         for ratio in (row["speedup_over_plain"], row["speedup_over_generate"]):
             low, mid, high = ratio
             assert 0 < low <= mid <= high
-        if row["name"] in hf.NAMES:
-            assert row["decode_speedup_over_plain"] is None
-        else:
-            low, mid, high = row["decode_speedup_over_plain"]
-            assert 0 < low <= mid <= high
+        low, mid, high = row["decode_speedup_over_plain"]
+        assert 0 < low <= mid <= high
+        assert row["first_token_seconds"] > 0
+        assert row["decode_tokens_per_second"] > 0
+        assert row["load_seconds"] > 0
     assert all(
         row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain")
     )

@@ -146,7 +146,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
         used,
         source.name,
         options.seed,
-        rows(race.results),
+        rows(race.results, entrants.loads),
         settings,
         out.reasons,
         regrets(race.results),

@@ -2,8 +2,6 @@
 before any work.
 """
 
-import importlib.util
-
 import pytest
 
 from foreword.bench.lineup import ENTRIES, PLAIN_ROW, row_names
@@ -113,8 +111,3 @@ def test_versions_and_settings_are_those_of_measured_engines(monkeypatch):
         engines.ASSISTED,
         engines.LOOKUP,
     }
-
-
-def test_entry_module_of_every_engine_exists():
-    for package in ENGINES.values():
-        assert importlib.util.find_spec(package.entry_module)
