@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 import starter
-from foreword.bench.lineup import ENTRIES, SPECULATIVE, row_names
+from foreword.bench.lineup import ENTRIES, SPECULATIVE
 from foreword.bench.peers import hf
 from foreword.bench.prompts import load
 from foreword.bench.report import Report
+from foreword.bench.row_names import row_names
 from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 

@@ -33,12 +33,12 @@ from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
 from foreword.bench.timed import clocked
 from foreword.budget import DraftBudget, FixedBudget, Measure
-from foreword.draft import Drafter, MethodSpec, method
+from foreword.draft import Drafter, method
 from foreword.draft.base import quantized
 from foreword.draft.ensemble.recipe import shipped
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.executors.native.supported import usual
 from foreword.model.loading import hub
@@ -46,8 +46,6 @@ from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.options import DTYPES, device_named
 from foreword.registry import (
-    DEFAULT_METHOD,
-    DEFAULT_WITH_DRAFT,
     HEAD,
     METHODS,
     MODEL,
@@ -56,12 +54,7 @@ from foreword.registry import (
 from foreword.verify import rule
 
 PLAIN_ROW = "plain"
-BASELINES = (PLAIN_ROW, hf.GENERATE)
-"""Entries that are always measured: every ratio is over one of them."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
-DEFAULT_METHODS = (DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
-"""Methods measured by default."""
-ALL = "all"
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text
 differs from ours.
@@ -121,8 +114,10 @@ class Weights:
         """
         dtype, file = str(self.dtype).removeprefix("torch."), self.file
         held = {"foreword": self.form or (file.name if file else dtype)}
-        if any(name.startswith("transformers") for name in names):
-            held["transformers"] = dtype + (", of dequantized weights" if file else "")
+        if any(name in hf.NAMES for name in names):
+            held["transformers"] = dtype
+            if file:
+                held["transformers"] += ", of dequantized weights"
         for engine, how in registry.held(names, self.form, file).items():
             held[engine] = how or dtype
         if self.draft is not None:
@@ -243,39 +238,6 @@ def weights(
     return Weights(source, drafts, kind, shape, trusted=trusted, device=str(place))
 
 
-def row_names(
-    methods: Sequence[str] | None, quick: bool, others: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the names of the rows: the default ones, or `methods` and the baselines;
-    ALL stands for every method.
-
-    `others` are engines measured as well. Ensembles are written like calls, "name(one,
-    two)". Raises UnknownMethod for other names, and InvalidRequest for engines that do
-    not exist or are not installed.
-    """
-    beside = registry.entry_names(others)
-    if methods is None:
-        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *beside)
-        return (
-            PLAIN_ROW,
-            *(name for name in defaults if not (quick and name == hf.LOOKUP)),
-        )
-    registry.check(methods)
-    names = [PLAIN_ROW if name == PLAIN else name for name in methods]
-    names = [
-        name for given in names for name in (SPECULATIVE if given == ALL else (given,))
-    ]
-    made_here = [name for name in dict.fromkeys(names) if name not in ENTRIES]
-    for name in made_here:
-        if not isinstance(method(name), MethodSpec):
-            raise UnknownMethod(
-                f"cannot measure {name!r}: no such entry. Choose from "
-                f"{', '.join(ENTRIES)}"
-            )
-    first = [name for name in ENTRIES if name in (*names, *BASELINES, *beside)]
-    return (*first[:1], *made_here, *first[1:])
-
-
 def lineup(
     source: Weights,
     names: Sequence[str],
@@ -290,7 +252,7 @@ def lineup(
     methods.
     """
     tokenizer = source.tokenizer(source.target)
-    (target, own_load), (untouched, other_load) = _targets(source)
+    (target, own_load), (untouched, other_load) = _targets(source, names)
     oracle, cost = Oracle(target.vocab), measure(target)
     pair = registry.Pair(
         partial(source.convertible, tokenizer, untouched),
@@ -333,24 +295,28 @@ def lineup(
 def _other(
     name: str, source: Weights, target: PreTrainedModel | None, pair: registry.Pair
 ) -> Callable[[], Entry]:
-    """Return what builds another engine's entry; needs a target in memory."""
-    if target is None:
+    """Return what builds another engine's entry. Raises InvalidRequest for a target
+    that may not fit in memory.
+    """
+    if source.offload is not None:
         raise InvalidRequest("it would hold all weights in memory")
-    if name not in hf.NAMES:
+    if target is None or name not in hf.NAMES:
         return partial(registry.make, name, pair)
     draft = partial(source.read, source.draft) if source.draft else None
     return partial(hf.entry, name, target, draft)
 
 
 def _targets(
-    source: Weights,
+    source: Weights, names: Sequence[str]
 ) -> tuple[tuple[Model, float], tuple[PreTrainedModel | None, float]]:
-    """Return the target for our methods, and for other engines, None where it may not
-    fit in memory; each with the seconds of its load.
+    """Return the target for our methods, and in memory for other engines, None where
+    none of them needs it or it may not fit; each with the seconds of its load.
     """
     if source.shape is None:
         model = clocked(source.model)
-        return model, (None, 0.0) if source.offload else clocked(source.load)
+        readers = OUTSIDE if source.file is None else hf.NAMES
+        needed = source.offload is None and any(name in readers for name in names)
+        return model, clocked(source.load) if needed else (None, 0.0)
     untouched = source.load()
     # packs its layers in place, so the baselines get a copy
     target = Model(copy.deepcopy(untouched), source.name)
