@@ -2,6 +2,8 @@
 and order.
 """
 
+import gzip
+import json
 from collections import Counter
 from importlib.resources import files
 
@@ -13,6 +15,11 @@ from foreword.bench.prompts import load
 from foreword.errors import InvalidRequest
 
 KINDS = ("in-domain", "out-of-domain")
+ANSWERED = [
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "1"},
+    {"role": "user", "content": "two"},
+]
 
 
 def test_in_domain_takes_three_from_each_source():
@@ -62,3 +69,44 @@ def test_the_licence_of_every_source_is_named():
 def test_unknown_kind_names_the_known_ones():
     with pytest.raises(InvalidRequest, match="in-domain, out-of-domain"):
         load("indomain")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": ANSWERED, "prompt": "not this"},
+        {"turns": ["one", "two"], "question_id": 1},  # Spec-Bench, MT-Bench
+        {"prompt": "one", "entry_point": "f"},  # HumanEval
+        {"question": "one", "answer": "1"},  # GSM8K
+        "one",
+    ],
+)
+def test_file_gives_the_first_turn_of_each_record(record, tmp_path):
+    plain = isinstance(record, str)
+    file = tmp_path / ("set.txt" if plain else "set.jsonl.gz")
+    line = (record if plain else json.dumps(record)).encode()
+    data = line + b"\n\n" + line + b"\n"
+    file.write_bytes(data if plain else gzip.compress(data))
+    found = load(str(file))
+    assert [prompt.id for prompt in found] == ["set/0", "set/1"]
+    assert [dict(turn) for turn in found[1].messages] == ANSWERED[:1]
+
+
+def test_named_set_is_a_file_of_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREWORD_PROMPTS", str(tmp_path))
+    turns = {"turns": ["Who?"], "category": "roleplay"}
+    (tmp_path / "spec_bench.jsonl").write_text(json.dumps(turns))
+    (tmp_path / "gsm8k_test.jsonl").write_text('{"question": "How many?"}')
+    assert [prompt.id for prompt in load("spec-bench")] == ["roleplay/0"]
+    assert [prompt.id for prompt in load("gsm8k")] == ["gsm8k_test/0"]
+    assert len(load("in-domain")) == 63
+    with pytest.raises(InvalidRequest, match=f"or a file of the folder {tmp_path}"):
+        load("mt-bench")
+
+
+@pytest.mark.parametrize("line", ['{"text": "one"}', '{"turns": [1]}', "[1]"])
+def test_record_without_text_is_refused(line, tmp_path):
+    file = tmp_path / "set.jsonl"
+    file.write_text(line)
+    with pytest.raises(InvalidRequest, match=r"turns or prompt or question"):
+        load(str(file))

@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 import starter
-from foreword.bench.lineup import ENTRIES, SPECULATIVE, row_names
+from foreword.bench.lineup import ENTRIES, SPECULATIVE
 from foreword.bench.peers import hf
 from foreword.bench.prompts import load
 from foreword.bench.report import Report
+from foreword.bench.row_names import row_names
 from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
@@ -121,11 +122,11 @@ def test_ratios_are_intervals_around_baselines_of_one(written):
         for ratio in (row["speedup_over_plain"], row["speedup_over_generate"]):
             low, mid, high = ratio
             assert 0 < low <= mid <= high
-        if row["name"] in hf.NAMES:
-            assert row["decode_speedup_over_plain"] is None
-        else:
-            low, mid, high = row["decode_speedup_over_plain"]
-            assert 0 < low <= mid <= high
+        low, mid, high = row["decode_speedup_over_plain"]
+        assert 0 < low <= mid <= high
+        assert row["first_token_seconds"] > 0
+        assert row["decode_tokens_per_second"] > 0
+        assert row["load_seconds"] > 0
     assert all(
         row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain")
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from statistics import fmean
 
 import numpy as np
 
 from foreword.bench.records import Round, Trial
-from foreword.bench.stats import Costs, Interval, speedup
+from foreword.bench.stats import Costs, Interval, speed, speedup
 
 STEPS = ("propose", "score", "verify", "commit")
 
@@ -50,7 +49,8 @@ def decoding_of(rounds: list[Round]) -> Decoding | None:
         return None
     tokens = sum(one.tokens for one in rounds)
     seconds = sum(one.seconds for one in rounds)
-    target, draft = sum(one.target for one in rounds), sum(one.draft for one in rounds)
+    target = sum(one.target for one in rounds)
+    draft = sum(one.draft for one in rounds)
     stated = [one.predicted for one in rounds if one.predicted is not None]
     accepted = [one.accepted for one in rounds if one.predicted is not None]
     return Decoding(
@@ -69,22 +69,24 @@ def decoding_of(rounds: list[Round]) -> Decoding | None:
     )
 
 
+def decode_speed(trials: Mapping[str, list[Trial]]) -> float | None:
+    """Return tokens per second after the prompts were read; None where not visible."""
+    costs = _decode_costs(trials)
+    return speed(costs) if costs.any() else None
+
+
 def decode_speedup(
     mine: dict[str, list[Trial]], plain: dict[str, list[Trial]]
 ) -> Interval | None:
-    """Return None if rounds are not visible or no answer has a round after prefill."""
+    """Return None if no answer has visible tokens after the prompt was read."""
     ours, theirs = _decode_costs(mine), _decode_costs(plain)
     both = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
     return speedup(ours[both], theirs[both]) if both.any() else None
 
 
-def _decode_costs(trials: dict[str, list[Trial]]) -> Costs:
-    rounds = [
-        [one for one in chain(*(t.rounds for t in trials[p])) if not one.reading]
-        for p in sorted(trials)
-    ]
+def _decode_costs(trials: Mapping[str, list[Trial]]) -> Costs:
     sums = [
-        (sum(one.tokens for one in some), sum(one.seconds for one in some))
-        for some in rounds
+        np.sum([trial.decoding for trial in trials[prompt]], axis=0)
+        for prompt in sorted(trials)
     ]
     return np.array(sums, dtype=np.float64)

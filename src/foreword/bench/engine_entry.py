@@ -167,6 +167,7 @@ class EngineEntry:
             passes,
             tuple(rounds),
             None if disk is None else (_disk() or 0) - disk,
+            sum(one.seconds for one in rounds if one.reading),
         )
 
     def serve(self, requests: Sequence[BenchRequest], slots: int) -> Served:

@@ -27,17 +27,18 @@ from foreword.bench.inflate.heads import inflate_head
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, shape_of
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.oracle import NODES, Oracle
-from foreword.bench.peers import engines, gguf, hf, registry
+from foreword.bench.peers import engines, hf, registry
 from foreword.bench.peers.convert import Source
 from foreword.bench.peers.convert import source as convertible
 from foreword.bench.records import Entry
+from foreword.bench.timed import clocked
 from foreword.budget import DraftBudget, FixedBudget, Measure
-from foreword.draft import Drafter, MethodSpec, method
+from foreword.draft import Drafter, method
 from foreword.draft.base import quantized
 from foreword.draft.ensemble.recipe import shipped
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, check_same, load_tokenizer, measure
 from foreword.model.executors.native.supported import usual
 from foreword.model.loading import hub
@@ -45,8 +46,6 @@ from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.options import DTYPES, device_named
 from foreword.registry import (
-    DEFAULT_METHOD,
-    DEFAULT_WITH_DRAFT,
     HEAD,
     METHODS,
     MODEL,
@@ -55,18 +54,11 @@ from foreword.registry import (
 from foreword.verify import rule
 
 PLAIN_ROW = "plain"
-BASELINES = (PLAIN_ROW, hf.GENERATE)
-"""Entries that are always measured: every ratio is over one of them."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
-DEFAULT_METHODS = (DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
-"""Methods measured by default."""
-ALL = "all"
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text
 differs from ours.
 """
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Names in a config of the ids of special tokens."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
 """Every name of an entry, in the order of the rows."""
 
@@ -116,33 +108,22 @@ class Weights:
         """
         return None if self.shape else hub.gguf(self.target)
 
-    @property
-    def peer_form(self) -> str | None:
-        """Form in which other engines hold the target: that of ours, or by the bits of
-        its GGUF file.
-        """
-        if self.form is None and self.file is not None:
-            return gguf.form_of(self.file)
-        return self.form
-
     def held(self, names: Sequence[str]) -> dict[str, str]:
         """Return engine -> how it holds the target's matrices in a run of these rows,
         and their draft models'.
         """
         dtype, file = str(self.dtype).removeprefix("torch."), self.file
-        theirs: dict[str, str | None] = {}
-        if any(name.startswith("transformers") for name in names):
-            theirs["transformers"] = None
-        theirs |= registry.held(names, self.peer_form, file)
-        found = {"foreword": self.form or (file.name if file else dtype)}
-        for engine, how in theirs.items():
-            read = file is None or how == file.name
-            found[engine] = (how or dtype) + (
-                "" if read else ", of dequantized weights"
-            )
+        held = {"foreword": self.form or (file.name if file else dtype)}
+        if any(name in hf.NAMES for name in names):
+            held["transformers"] = dtype
+            if file:
+                held["transformers"] += ", of dequantized weights"
+        for engine, how in registry.held(names, self.form, file).items():
+            held[engine] = how or dtype
         if self.draft is not None:
-            found["draft models of other engines"] = dtype
-        return found
+            draft = hub.gguf(self.draft)
+            held["draft models of other engines"] = draft.name if draft else dtype
+        return held
 
     def default_source(self, name: str) -> str | Path | None:
         """Return what a method drafts with by default: the draft model, or for the
@@ -153,14 +134,14 @@ class Weights:
             return self.draft
         return shipped(spec, name) if self.target == bundled.target() else None
 
-    def load(self, context: int = 0) -> PreTrainedModel:
+    def load(self, context: int = 0, *, filled: bool = True) -> PreTrainedModel:
         """Return the target as a transformers model on the device; enlarged there if
         requested.
 
-        An enlarged Llama has a context of at least `context` tokens. Raises ModelError
-        where the shape is not one of the target's kind.
+        An enlarged Llama has a context of at least `context` tokens; `filled` as for
+        `read`. Raises ModelError where the shape is not one of the target's kind.
         """
-        model = self.read(self.target)
+        model = self.read(self.target, filled=filled)
         if self.shape is None:
             return model
         if not isinstance(model, LlamaForCausalLM):
@@ -170,23 +151,37 @@ class Weights:
             )
         return inflate(model, SHAPES[self.shape], context=context)
 
-    def read(self, source: str | Path) -> PreTrainedModel:
-        """Return one of the two models as a transformers model, on the device."""
-        config = read_config(source, trust_remote_code=self.trusted, seq2seq=True)
+    def read(self, source: str | Path, *, filled: bool = True) -> PreTrainedModel:
+        """Return one of the two models as a transformers model, on the device; unless
+        `filled`, without its quantized weights.
+        """
+        trusted = self.trusted
+        config = read_config(source, trust_remote_code=trusted, seq2seq=True)
         model = load_weights(
-            source, config, self.dtype, trust_remote_code=self.trusted
+            source, config, self.dtype, trust_remote_code=trusted, filled=filled
         ).eval()
-        nn.Module.to(model, self.device)
+        if filled:
+            nn.Module.to(model, self.device)
         return model
 
-    def convertible(
-        self, target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-    ) -> Source:
-        """Return the loaded target for other engines, in as many bits as ours.
+    def model(self) -> Model:
+        """Return the target for our methods, loaded as a user loads it."""
+        how = {"weights": self.form, "trust_remote_code": self.trusted}
+        if self.offload is not None:
+            return Model.load(self.target, offload_folder=self.offload, **how)
+        return Model.load(self.target, dtype=self.dtype, device=self.device, **how)
 
-        Raises ModelError unless a Llama.
+    def convertible(
+        self, tokenizer: PreTrainedTokenizerBase, target: PreTrainedModel | None = None
+    ) -> Source:
+        """Return the target for other engines: its GGUF file, or the weights of
+        `target`, by default loaded, in as many bits as ours.
+
+        Raises ModelError unless a GGUF file or a Llama.
         """
-        return convertible(self.name, target, tokenizer, self.peer_form, self.file)
+        if target is None:
+            target = self.load(filled=self.file is None)
+        return convertible(self.name, target, tokenizer, self.form, self.file)
 
     def tokenizer(self, source: str | Path) -> PreTrainedTokenizerBase:
         """Return the tokenizer of one of the two models."""
@@ -202,6 +197,8 @@ class Lineup:
     tokenizer: PreTrainedTokenizerBase
     context: int
     """Tokens. Context length of the target."""
+    loads: Mapping[str, float] = field(default_factory=dict)
+    """Entry -> seconds to load its target and what it drafts with."""
 
 
 def weights(
@@ -241,39 +238,6 @@ def weights(
     return Weights(source, drafts, kind, shape, trusted=trusted, device=str(place))
 
 
-def row_names(
-    methods: Sequence[str] | None, quick: bool, others: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the names of the rows: the default ones, or `methods` and the baselines;
-    ALL stands for every method.
-
-    `others` are engines measured as well. Ensembles are written like calls, "name(one,
-    two)". Raises UnknownMethod for other names, and InvalidRequest for engines that do
-    not exist or are not installed.
-    """
-    beside = registry.entry_names(others)
-    if methods is None:
-        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *beside)
-        return (
-            PLAIN_ROW,
-            *(name for name in defaults if not (quick and name == hf.LOOKUP)),
-        )
-    registry.check(methods)
-    names = [PLAIN_ROW if name == PLAIN else name for name in methods]
-    names = [
-        name for given in names for name in (SPECULATIVE if given == ALL else (given,))
-    ]
-    made_here = [name for name in dict.fromkeys(names) if name not in ENTRIES]
-    for name in made_here:
-        if not isinstance(method(name), MethodSpec):
-            raise UnknownMethod(
-                f"cannot measure {name!r}: no such entry. Choose from "
-                f"{', '.join(ENTRIES)}"
-            )
-    first = [name for name in ENTRIES if name in (*names, *BASELINES, *beside)]
-    return (*first[:1], *made_here, *first[1:])
-
-
 def lineup(
     source: Weights,
     names: Sequence[str],
@@ -288,31 +252,25 @@ def lineup(
     methods.
     """
     tokenizer = source.tokenizer(source.target)
-    untouched, target = _targets(source)
+    (target, own_load), (untouched, other_load) = _targets(source, names)
     oracle, cost = Oracle(target.vocab), measure(target)
+    pair = registry.Pair(
+        partial(source.convertible, tokenizer, untouched),
+        partial(convertible_draft, source),
+        note,
+    )
     makers: dict[str, Callable[[], Entry]] = {}
+    loads = {name: other_load if name in hf.NAMES else 0.0 for name in names}
     for name in names:
-        if name in OUTSIDE:
-            if untouched is None:
-                with out.unless(name):
-                    raise InvalidRequest("it would hold all weights in memory")
-                continue
-            pair = registry.Pair(
-                partial(source.convertible, untouched, tokenizer),
-                partial(convertible_draft, source),
-                note,
-            )
-            in_transformers = name in hf.NAMES
-            makers[name] = (
-                partial(_baseline, name, untouched, source)
-                if in_transformers
-                else partial(registry.make, name, pair)
-            )
-            continue
         with out.unless(name):
-            drafter = (
-                oracle if name == ORACLE else _drafter(name, target, tokenizer, source)
-            )
+            if name in OUTSIDE:
+                makers[name] = _other(name, source, untouched, pair)
+                continue
+            drafter: Drafter = oracle
+            if name != ORACLE:
+                made = partial(_drafter, name, target, tokenizer, source)
+                drafter, loads[name] = clocked(made)
+            loads[name] += own_load
             budget = watched(
                 FixedBudget(NODES)
                 if name == ORACLE
@@ -326,23 +284,45 @@ def lineup(
     # after all drafters: the timed backend of an entry hides a model's own
     for name, make in makers.items():
         with out.unless(name):
-            entries.append(make())
-    return Lineup(tuple(entries), oracle, tokenizer, target.context)
+            entry, seconds = clocked(make)
+            entries.append(entry)
+            loads[name] += seconds
+    if source.shape:
+        loads = {}  # an enlarged target is made, not loaded
+    return Lineup(tuple(entries), oracle, tokenizer, target.context, loads)
 
 
-def _targets(source: Weights) -> tuple[PreTrainedModel | None, Model]:
-    """Return the target for other engines, None where it may not fit in memory, and for
-    ours.
+def _other(
+    name: str, source: Weights, target: PreTrainedModel | None, pair: registry.Pair
+) -> Callable[[], Entry]:
+    """Return what builds another engine's entry. Raises InvalidRequest for a target
+    that may not fit in memory.
     """
     if source.offload is not None:
-        how = {"weights": source.form, "trust_remote_code": source.trusted}
-        return None, Model.load(source.target, offload_folder=source.offload, **how)
+        raise InvalidRequest("it would hold all weights in memory")
+    if target is None or name not in hf.NAMES:
+        return partial(registry.make, name, pair)
+    draft = partial(source.read, source.draft) if source.draft else None
+    return partial(hf.entry, name, target, draft)
+
+
+def _targets(
+    source: Weights, names: Sequence[str]
+) -> tuple[tuple[Model, float], tuple[PreTrainedModel | None, float]]:
+    """Return the target for our methods, and in memory for other engines, None where
+    none of them needs it or it may not fit; each with the seconds of its load.
+    """
+    if source.shape is None:
+        model = clocked(source.model)
+        readers = OUTSIDE if source.file is None else hf.NAMES
+        needed = source.offload is None and any(name in readers for name in names)
+        return model, clocked(source.load) if needed else (None, 0.0)
     untouched = source.load()
     # packs its layers in place, so the baselines get a copy
     target = Model(copy.deepcopy(untouched), source.name)
     target.quantize(source.form)
     target.trust_remote_code = source.trusted
-    return untouched, target
+    return (target, 0.0), (untouched, 0.0)
 
 
 def _drafter(
@@ -369,28 +349,15 @@ def _drafter(
         return spec.load(folder, target, tokenizer)
 
 
-def _baseline(
-    name: str, target: PreTrainedModel, source: Weights
-) -> hf.TransformersEntry:
-    if name == hf.ASSISTED:
-        if source.draft is None:
-            raise InvalidRequest("it needs a draft model; name one")
-        return hf.assisted(target, source.read(source.draft))
-    return hf.lookup(target) if name == hf.LOOKUP else hf.generate(target)
-
-
 def convertible_draft(source: Weights) -> Source:
-    """Return the draft model for conversion. Raises InvalidRequest if none was named.
-
-    It gets the target's tokenizer, which is the same, and its special ids: OpenVINO
-    compares them as written.
+    """Return the draft model for other engines, with the target's tokenizer, which is
+    the same. Raises InvalidRequest if none was named.
     """
     if source.draft is None:
         raise InvalidRequest("it needs a draft model; name one")
     tokenizer = source.tokenizer(source.target)
     check_same(tokenizer, source.tokenizer(source.draft))
-    model = source.read(source.draft)
-    target = read_config(source.target, trust_remote_code=source.trusted)
-    for name in SPECIAL:
-        setattr(model.config, name, getattr(target, name))
-    return convertible(f"the draft model of {source.name}", model, tokenizer)
+    file = hub.gguf(source.draft)
+    model = source.read(source.draft, filled=file is None)
+    name = f"the draft model of {source.name}"
+    return convertible(name, model, tokenizer, file=file)

@@ -78,6 +78,18 @@ class Trial:
     """Bytes that were read from disk; None where the system does not tell, or the entry
     does not ask.
     """
+    first: float | None = None
+    """Seconds to the first token; None where they are not visible."""
+
+    @property
+    def decoding(self) -> tuple[int, float]:
+        """Tokens after the prompt was read, and their seconds; 0 where not visible."""
+        if self.first is None:
+            return 0, 0.0
+        if not self.rounds:
+            return len(self.tokens) - 1, self.seconds - self.first
+        rounds = [one for one in self.rounds if not one.reading]
+        return sum(one.tokens for one in rounds), sum(one.seconds for one in rounds)
 
 
 @runtime_checkable

@@ -16,13 +16,14 @@ from typing import Any, cast
 from transformers import BatchEncoding
 
 from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import PLAIN_ROW, Lineup, Weights, lineup, row_names, weights
+from foreword.bench.lineup import PLAIN_ROW, Lineup, Weights, lineup, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import hf, registry
 from foreword.bench.prompts import Prompt, load
 from foreword.bench.race import Race
 from foreword.bench.records import BenchRequest
 from foreword.bench.report import Report, by_source, regrets, rows
+from foreword.bench.row_names import row_names
 from foreword.budget import policy
 from foreword.draft import default_method
 from foreword.errors import InvalidRequest
@@ -63,7 +64,7 @@ class Options:
     methods: tuple[str, ...] | None = None
     """Names of rows; None = the default ones.
 
-    Plain decoding and transformers' generate are always measured.
+    Plain decoding is always measured, and transformers' generate but for a GGUF file.
     """
     budget: str | None = None
     """Draft budget of our methods, a name in foreword.registry.BUDGETS; None = the
@@ -127,7 +128,8 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     options = with_head(options)
     check(options)
     started = perf_counter()
-    names = row_names(options.methods, options.quick, options.peers)
+    given = options.methods, options.quick, options.peers
+    names = row_names(*given, options.target)
     used = versions() | registry.versions(names)
     source = replace(measured_weights(options, names), offload=options.offload_folder)
     chosen = spread(load(options.prompts), options.limit)
@@ -146,7 +148,7 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
         used,
         source.name,
         options.seed,
-        rows(race.results),
+        rows(race.results, entrants.loads),
         settings,
         out.reasons,
         regrets(race.results),

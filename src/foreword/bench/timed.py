@@ -1,4 +1,4 @@
-"""Seconds of forwards: of a model's backend, and of a trained head."""
+"""Seconds of a load, and of forwards: of a model's backend, and of a trained head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +20,15 @@ from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.kv.memories import Kind
 from foreword.model.kv.pages import PagePool
 from foreword.types.growth import GrownTree, TreeRequest
+
+T = TypeVar("T")
+
+
+def clocked(make: Callable[[], T]) -> tuple[T, float]:
+    """Return what `make` returns, and the seconds that it took."""
+    started = perf_counter()
+    made = make()
+    return made, perf_counter() - started
 
 
 class TimedBackend:

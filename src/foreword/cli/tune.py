@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common import bench_options, early, options, render, runtime
 from foreword.cli.common.bundles import bundled, open_llm
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest, VocabularyMismatch
@@ -63,13 +63,6 @@ Rules = Annotated[
         metavar="NAME",
     ),
 ]
-Prompts = Annotated[
-    str,
-    typer.Option(
-        help="Prompt set: in-domain, out-of-domain or a JSON-lines file.",
-        metavar="KIND",
-    ),
-]
 Minutes = Annotated[
     float, typer.Option(help="Time for each draft.", min=0.1, metavar="MINUTES")
 ]
@@ -107,7 +100,7 @@ def method(
     draft: Drafts = None,
     methods: Methods = None,
     rules: Rules = None,
-    prompts: Prompts = "in-domain",
+    prompts: bench_options.Kind = "in-domain",
     minutes: Minutes = 3.0,
     max_tokens: MaxTokens = 64,
     temperature: options.Temperature = 0.0,

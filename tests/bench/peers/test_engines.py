@@ -2,14 +2,13 @@
 before any work.
 """
 
-import importlib.util
-
 import pytest
 
-from foreword.bench.lineup import ENTRIES, PLAIN_ROW, row_names
+from foreword.bench.lineup import ENTRIES, PLAIN_ROW
 from foreword.bench.peers import engines, hf, registry
 from foreword.bench.peers.engines import ENGINES, MODES
 from foreword.bench.peers.registry import check, entry_names
+from foreword.bench.row_names import row_names
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
 
@@ -113,8 +112,3 @@ def test_versions_and_settings_are_those_of_measured_engines(monkeypatch):
         engines.ASSISTED,
         engines.LOOKUP,
     }
-
-
-def test_entry_module_of_every_engine_exists():
-    for package in ENGINES.values():
-        assert importlib.util.find_spec(package.entry_module)

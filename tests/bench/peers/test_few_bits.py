@@ -1,6 +1,4 @@
-"""Other engines hold a target of few bits in as many bits, multiply by its codes, and
-say so in the report.
-"""
+"""Other engines hold a target of few bits in as many bits, and the report says so."""
 
 import json
 from pathlib import Path
@@ -8,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.lineup import SPECIAL, convertible_draft, weights
-from foreword.bench.peers import engines, gguf, llamacpp, registry
+from foreword.bench.lineup import weights
+from foreword.bench.peers import engines, llamacpp, registry
 from foreword.bench.peers.convert import INT4, INT8, Source, source
 from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
-from foreword.bench.peers.openvino_graph import BITS, GROUP, graph, quantized
 from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
 from foreword.bench.records import BenchRequest
@@ -42,72 +38,6 @@ def loaded(form: str | None, folder: Path) -> Source:
     return source("the model", model, load_tokenizer(folder), form)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_codes_are_off_by_half_a_step_at_most(form):
-    weight = torch.randn(6, 256, generator=torch.Generator().manual_seed(0))
-    weight[2] = 0
-    size = 128 if form == INT4 else 256
-    codes, scales = quantized(weight, size, BITS[form])
-    assert codes.shape == ((6, 2, 128) if form == INT4 else (6, 256))
-    assert -(2 ** (BITS[form] - 1)) == codes.min()
-    assert codes.max() <= 2 ** (BITS[form] - 1) - 1
-    off = (codes * scales.float()).reshape_as(weight) - weight
-    step = scales.float().abs().expand(codes.shape).reshape_as(weight)
-    # the end opposite to the largest has one level less
-    assert ((off / step).abs() <= 1.01).all()
-    assert ((off / step).abs() <= 0.51).float().mean() > 0.98
-    largest = weight[0, :size].abs().argmax()
-    assert codes.reshape(6, -1)[0, largest] == -(2 ** (BITS[form] - 1))
-    assert not codes[2].any()
-
-
-def rounded(model: Any, form: str) -> Any:
-    """The model with the numbers that the codes stand for."""
-    for name, weight in model.named_parameters():
-        if weight.dim() == 2:
-            inner = form == INT4 and "layers" in name
-            size = int(np.gcd(GROUP, weight.shape[1])) if inner else weight.shape[1]
-            codes, scales = quantized(
-                weight.detach(), size, BITS[INT4 if inner else INT8]
-            )
-            weight.data = (codes * scales.float()).reshape_as(weight)
-    return model
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_openvino_multiplies_codes_as_the_rounded_model_does(form):
-    ov = pytest.importorskip("openvino")
-    target = loaded(form, starter.target())
-    exact = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "KV_CACHE_PRECISION": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    }
-    compiled = ov.Core().compile_model(graph(target.model, form), "CPU", exact)
-    ids = np.array([TOKENIZER("How many legs have 3 spiders?")["input_ids"]])
-    given = {
-        "input_ids": ids,
-        "attention_mask": np.ones_like(ids),
-        "position_ids": np.arange(ids.shape[1])[None],
-    }
-    found = compiled.create_infer_request().infer(
-        {**given, "beam_idx": np.zeros(1, dtype=np.int32)}
-    )["logits"]
-    with torch.no_grad():
-        wanted = rounded(target.model, form)(torch.tensor(ids)).logits
-    torch.testing.assert_close(torch.tensor(found.copy()), wanted, rtol=0, atol=2e-3)
-    info = [
-        node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()
-    ]
-    kinds = [
-        str(one["runtimePrecision"].value)
-        for one in info
-        if one["layerType"].value == "FullyConnected"
-    ]
-    assert {*kinds} == ({"i8"} if form == INT8 else {"i4", "i8"})
-    assert form == INT8 or kinds.count("i8") == 1  # the LM head
-
-
 def matrices(file: Path) -> set[str]:
     """Names of the types of a file's matrices."""
     reader: Any = pytest.importorskip("gguf").GGUFReader(file)
@@ -122,33 +52,6 @@ def test_llamacpp_gets_a_file_of_as_many_bits(small):
         INT8: {"Q8_0"},
         INT4: {"Q4_0"},
     }
-
-
-def test_gguf_target_is_read_from_its_own_file(small, tmp_path):
-    pytest.importorskip("gguf")
-    pytest.importorskip("accelerate")
-    model = loaded(None, small)
-    for kind, form in (("Q4_0", INT4), ("Q5_0", INT4), ("Q8_0", INT8), (None, None)):
-        file = tmp_path / f"{kind}.gguf"
-        gguf.write(model, file, kind)
-        given = weights(str(file), str(small), "bfloat16", None)
-        target = given.convertible(given.load(), given.tokenizer(given.target))
-        assert (target.file, target.form) == (file, form)
-        assert llamacpp.file(target, pytest.fail) == file
-        draft = convertible_draft(given)  # OpenVINO refuses a pair with two tokenizers
-        assert draft.spelling == target.spelling
-        assert all(
-            getattr(draft.model.config, name) == getattr(target.model.config, name)
-            for name in SPECIAL
-        )
-        held = given.held(
-            ("llamacpp.generate", "openvino.generate", "transformers.generate")
-        )
-        assert held["foreword"] == held["llamacpp"] == file.name
-        assert held["openvino"].startswith(form or "bfloat16")
-        assert held["openvino"].endswith(", of dequantized weights")
-        assert held["transformers"] == "bfloat16, of dequantized weights"
-        assert weights(str(file), None, "bfloat16", "llama-110m").file is None
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -107,35 +106,6 @@ def test_sampled_text_follows_the_seed(engine, pair, requests):
         return entry.run(BenchRequest("", requests[0].prompt, 1.0, seed, TOKENS))
 
     assert sampled(1).tokens == sampled(1).tokens != sampled(2).tokens
-
-
-def test_openvino_scores_a_split_prompt_as_transformers_does(target):
-    ov = pytest.importorskip("openvino")
-    from foreword.bench.peers.openvino_graph import graph
-
-    wide = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    run = (
-        ov.Core().compile_model(graph(target.model), "CPU", wide).create_infer_request()
-    )
-    ids = np.array([TOKENIZER("How many legs have 3 spiders?")["input_ids"]])
-    found = []
-    for start, stop in ((0, 5), (5, 6), (6, ids.shape[1])):
-        places, seen = np.arange(start, stop)[None], np.ones((1, stop), dtype=np.int64)
-        given = {
-            "input_ids": ids[:, start:stop],
-            "attention_mask": seen,
-            "position_ids": places,
-        }
-        found.append(
-            run.infer({**given, "beam_idx": np.zeros(1, dtype=np.int32)})[
-                "logits"
-            ].copy()
-        )
-    with torch.no_grad():
-        wanted = target.model(torch.tensor(ids)).logits
-    torch.testing.assert_close(
-        torch.tensor(np.concatenate(found, 1)), wanted, rtol=0, atol=1e-3
-    )
 
 
 def test_llamacpp_tokenizes_as_our_tokenizer_does(target):

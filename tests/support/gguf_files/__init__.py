@@ -55,15 +55,18 @@ def write(
     path: Path,
     architecture: str,
     kind: str = "F32",
+    words: Path | None = None,
     **more: Any,
 ) -> Path:
-    """Write the weights and sizes of a model without a tokenizer, as llama.cpp's
-    converter does.
+    """Write the weights and sizes of a model, as llama.cpp's converter does.
 
+    words: file whose tokenizer it gets, of another architecture; None = no tokenizer.
     more: fields by name, dots written as two underscores; arrays become tensors.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
+    if words is not None:
+        _copy_fields(gguf.GGUFReader(words), writer, {})
     rope = config.rope_parameters
     sizes = {
         "context_length": config.max_position_embeddings,

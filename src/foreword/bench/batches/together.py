@@ -18,13 +18,14 @@ from rich.markup import escape
 
 from foreword.bench.engine_entry import EngineEntry, Served
 from foreword.bench.exclusions import Exclusions, left_out
-from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup, row_names
+from foreword.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup
 from foreword.bench.machine import machine, versions
 from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
 from foreword.bench.records import BenchRequest, EntryFailed
 from foreword.bench.roofline.timing import middle
+from foreword.bench.row_names import row_names
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
 from foreword.bench.stats import Interval
 from foreword.budget import policy

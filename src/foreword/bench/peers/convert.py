@@ -1,5 +1,5 @@
-"""Cache on disk of models converted to the formats of other engines, keyed by a digest
-of their content.
+"""The models of other engines: GGUF files as they are, other Llamas converted; and the
+cache on disk of converted models, keyed by a digest of their content.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
+from foreword.model.loading.quantized import in_few_bits, stamps
 
 INT8, INT4 = "int8", "int4"
-"""Forms of quantized weights, as in `foreword.LLM(weights=)`; each engine has its own
-type of as many bits.
+"""Forms of quantized weights, as in `foreword.LLM(weights=)`."""
+FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
+"""Form -> type of every matrix for other engines, the embedding and the LM head
+included.
 """
-WRITERS = 2
+FILE = "model.gguf"
+SAMPLE = "def f(x):  return 12345 * x  # naïve, 日本語 🙂\n\nIt's 1,234.5"
+"""Text that tokenizers split differently: spaces, digits, marks and bytes."""
+WRITERS = 3
 """Version of the writers; increase it when their output for the same weights changes,
 so that old files are ignored.
 """
@@ -29,15 +35,16 @@ so that old files are ignored.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A transformers Llama and its tokenizer, to be converted to another format."""
+    """A transformers model and its tokenizer, for other engines."""
 
     name: str
-    model: LlamaForCausalLM
+    model: PreTrainedModel
+    """A Llama unless there is a file; then its weights are not read."""
     tokenizer: PreTrainedTokenizerBase
     form: str | None = None
     """Form in which engines hold the matrices, INT8 or INT4; None = their dtype."""
     file: Path | None = None
-    """GGUF file of the same weights, for engines that read it."""
+    """GGUF file of the model, which engines read themselves."""
 
     @property
     def eos(self) -> tuple[int, ...]:
@@ -55,8 +62,24 @@ class Source:
         """The tokenizer as the content of a tokenizer.json."""
         return json.loads(cast(Any, self.tokenizer).backend_tokenizer.to_str())
 
+    @property
+    def context(self) -> int:
+        """Tokens. Context length of the model."""
+        return self.model.config.get_text_config().max_position_embeddings
+
+    @property
+    def few_bits(self) -> bool:
+        """Whether matrices are quantized."""
+        if self.file is None:
+            return self.form is not None
+        return in_few_bits(self.file, self.model.config)
+
     def digest(self) -> str:
-        """Return a digest of weights, sizes and vocabulary: 64 hexadecimal digits."""
+        """Return a digest of weights, sizes and vocabulary, or of the file's name, size
+        and time of change: 64 hexadecimal digits.
+        """
+        if self.file is not None:
+            return hashlib.sha256(repr(stamps(self.file)).encode()).hexdigest()
         config = self.model.config.to_dict()
         sizes = {
             name: value
@@ -80,10 +103,13 @@ def source(
     form: str | None = None,
     file: Path | None = None,
 ) -> Source:
-    """Return a source to convert.
+    """Return a source that engines read from `file`, or one to convert.
 
-    Raises ModelError unless it is a plain Llama with a fast tokenizer.
+    Raises ModelError unless there is a file, or it is a plain Llama with a fast
+    tokenizer.
     """
+    if file is not None:
+        return Source(name, model, tokenizer, file=file)
     if not isinstance(model, LlamaForCausalLM):
         raise ModelError(
             f"cannot convert {name}: only a Llama is supported, and it is a "
@@ -101,7 +127,7 @@ def source(
         )
     if not tokenizer.is_fast:
         raise ModelError(f"cannot convert {name}: it has no fast tokenizer")
-    return Source(name, model, tokenizer, form, file)
+    return Source(name, model, tokenizer, form)
 
 
 def converted(
@@ -132,3 +158,22 @@ def folder() -> Path:
     It may be deleted at any time.
     """
     return cache() / "peers"
+
+
+def note_vocabulary(
+    engine: str,
+    what: Source,
+    size: int,
+    tokenize: Callable[[str], list[int]],
+    note: Callable[[str], None],
+) -> None:
+    """Note where an engine has another number of tokens, or splits text otherwise."""
+    rows = what.model.config.get_text_config().vocab_size
+    if size != rows:
+        note(f"{engine} has {size} tokens of {what.name}, Foreword {rows}")
+    ids = what.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
+    if tokenize(SAMPLE) != ids:
+        note(
+            f"{engine} tokenizes text of {what.name} otherwise than Foreword; it is "
+            "measured on the token ids of Foreword"
+        )

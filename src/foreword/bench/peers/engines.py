@@ -29,16 +29,18 @@ class Package:
     """Distribution whose version the report names."""
     install: str
     entry_module: str
-    """Module of Foreword that defines `entry`, FORMS and SETTINGS."""
-    reads_gguf: bool = False
+    """Module of Foreword that defines `entry` and SETTINGS."""
+    dtype: str | None = None
+    """Dtype of the matrices that it gets; None = the dtype of the run."""
 
 
 ENGINES = {
     "openvino": Package(
-        ("openvino", "openvino_genai", "openvino_tokenizers"),
+        ("openvino", "openvino_genai", "openvino_tokenizers", "gguf"),
         "openvino-genai",
         "pip install 'foreword[peers]'",
         "foreword.bench.peers.openvino",
+        "float16",
     ),
     "llamacpp": Package(
         ("gguf", "llama_cpp"),
@@ -46,7 +48,6 @@ ENGINES = {
         "pip install 'foreword[peers]' llama-cpp-python   (compiled on installation, "
         "which takes a while)",
         "foreword.bench.peers.llamacpp",
-        reads_gguf=True,
     ),
 }
 NAMES = tuple(f"{engine}.{mode}" for engine in ENGINES for mode in MODES)

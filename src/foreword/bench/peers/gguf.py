@@ -18,9 +18,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from foreword.bench.inflate.model import shape_of
-from foreword.bench.peers.convert import INT4, INT8, Source
+from foreword.bench.peers.convert import Source
 from foreword.errors import ModelError
-from foreword.model.quantized.gguf_file import GgufFile
 from foreword.model.quantized.gguf_writing.blocks import blocks
 from foreword.model.quantized.gguf_writing.mixtures import Choice, Sizes, choice
 from foreword.native.openmp import in_parallel
@@ -38,10 +37,7 @@ NAMES = {
 }
 FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 """Types that hold numbers, by dtype."""
-FEW = {INT4: 6, INT8: 12}
-"""Form -> bits per weight below which a file is held in it by engines that do not read
-it.
-"""
+DTYPES = {kind: dtype for dtype, kind in FLOATS.items()}
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
@@ -59,8 +55,8 @@ def write(
     form: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Choice]:
-    """Write model and tokenizer into one file, matrices in a form ("Q4_0"); None keeps
-    the dtype. Return the type of each tensor.
+    """Write model and tokenizer into one file, matrices in a form ("Q4_0", "F16"); None
+    keeps the dtype. Return the type of each tensor.
 
     One matrix after another is rounded and written; `note` gets lines that count.
     Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is
@@ -73,14 +69,16 @@ def write(
             "cannot write GGUF files without the package gguf. Run: pip install "
             "'foreword[gguf]'"
         ) from error
+    model = cast(LlamaForCausalLM, source.model)
+    form = form or FLOATS[model.dtype]
     writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, source.model)
+    _describe(writer, model)
     _spell(writer, source)
-    if form is not None:
-        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form}"])
+    most = "ALL" if form == "F32" else "MOSTLY"
+    writer.add_file_type(gguf.LlamaFileType[f"{most}_{form}"])
     choices: dict[str, Choice] = {}
-    for name, weight in tensors(source.model):
-        choices[name] = _choice(source.model, name, weight, form)
+    for name, weight in tensors(model):
+        choices[name] = _choice(model, name, weight, form)
         type_ = gguf.GGMLQuantizationType[choices[name].kind]
         each, size = gguf.GGML_QUANT_SIZES[type_]
         bytes_ = weight.numel() // each * size
@@ -92,7 +90,7 @@ def write(
     def data(one: tuple[str, Tensor]) -> Tensor:
         return _data(one[1], choices[one[0]].kind)
 
-    for done, held in enumerate(in_parallel(data, tensors(source.model)), 1):
+    for done, held in enumerate(in_parallel(data, tensors(model)), 1):
         writer.write_tensor_data(held.numpy())
         if done % len(NAMES) == 0 or done == len(choices):
             note(f"{done} of {len(choices)}: tensors written")
@@ -100,15 +98,15 @@ def write(
     return choices
 
 
-def _choice(
-    model: LlamaForCausalLM, name: str, weight: Tensor, form: str | None
-) -> Choice:
+def _choice(model: LlamaForCausalLM, name: str, weight: Tensor, form: str) -> Choice:
     """Return the type of a tensor; vectors, and rows that fit no type, keep their
     dtype.
     """
     own = Choice(FLOATS[weight.dtype])
-    if form is None or weight.dim() == 1:
+    if weight.dim() == 1:
         return own
+    if form in DTYPES:
+        return Choice(form)
     shape = shape_of(model.config)
     tied = model.config.tie_word_embeddings
     sizes = Sizes(shape.layers, shape.heads // shape.kv_heads, tied)
@@ -117,19 +115,9 @@ def _choice(
 
 def _data(weight: Tensor, kind: str) -> Tensor:
     """Return a tensor as a file holds it, in bytes."""
-    if kind in FLOATS.values():
-        return weight.contiguous().view(torch.uint8)
+    if kind in DTYPES:
+        return weight.to(DTYPES[kind]).contiguous().view(torch.uint8)
     return blocks(weight, kind)
-
-
-def form_of(file: Path) -> str | None:
-    """Return the form for engines that do not read a GGUF file, by its bits per weight;
-    None = no few bits.
-    """
-    tensors = GgufFile.open(file, file).tensors.values()
-    size = sum(tensor.data.nbytes for tensor in tensors)
-    bits = 8 * size / sum(tensor.n_elements for tensor in tensors)
-    return INT4 if bits < FEW[INT4] else INT8 if bits < FEW[INT8] else None
 
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.bench.records import BenchRequest, Trial
+from foreword.errors import InvalidRequest
 from foreword.model.seq2seq import Seq2Seq
 
 GENERATE = "transformers.generate"
@@ -44,8 +45,8 @@ class TransformersEntry:
         rules = Seq2Seq.of(target, name)
         self._start = None if rules is None else len(rules.start)
         self._device = target.device
-        self._passes = 0
-        target.register_forward_pre_hook(self._count)
+        self._ends: list[float] = []
+        target.register_forward_hook(self._count)
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer one request.
@@ -61,7 +62,7 @@ class TransformersEntry:
                 "top_p": 1.0,
             }
         prompt = torch.tensor([request.prompt], device=self._device)
-        passes = self._passes
+        self._ends.clear()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)
             started = perf_counter()
@@ -75,29 +76,33 @@ class TransformersEntry:
             )
             seconds = perf_counter() - started
         begin = prompt.shape[1] if self._start is None else self._start
-        return Trial(written[0, begin:].tolist(), seconds, self._passes - passes)
+        tokens, ends = written[0, begin:].tolist(), self._ends
+        return Trial(tokens, seconds, len(ends), first=ends[0] - started)
 
-    def _count(self, _module: torch.nn.Module, _inputs: tuple[object, ...]) -> None:
-        self._passes += 1
-
-
-def generate(target: PreTrainedModel) -> TransformersEntry:
-    """Return the baseline that decodes one token at a time."""
-    return TransformersEntry(GENERATE, target)
+    def _count(self, *_: object) -> None:
+        self._ends.append(perf_counter())
 
 
-def assisted(target: PreTrainedModel, assistant: PreTrainedModel) -> TransformersEntry:
-    """Return assisted generation with `assistant`, whose generation settings are set to
-    `ASSISTANT`.
+def entry(
+    name: str, target: PreTrainedModel, draft: Callable[[], PreTrainedModel] | None
+) -> TransformersEntry:
+    """Return the baseline of this name; `draft` loads its draft model, whose generation
+    settings are set to `ASSISTANT`.
+
+    Raises InvalidRequest where it needs one and there is none.
     """
+    if name == LOOKUP:
+        return TransformersEntry(
+            LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP}
+        )
+    if name == GENERATE:
+        return TransformersEntry(GENERATE, target)
+    if draft is None:
+        raise InvalidRequest("it needs a draft model; name one")
+    assistant = draft()
     if assistant.generation_config is not None:
         assistant.generation_config.update(**ASSISTANT)
     return TransformersEntry(ASSISTED, target, {"assistant_model": assistant})
-
-
-def lookup(target: PreTrainedModel) -> TransformersEntry:
-    """Return prompt lookup."""
-    return TransformersEntry(LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP})
 
 
 def settings() -> dict[str, Any]:

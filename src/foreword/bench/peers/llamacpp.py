@@ -15,10 +15,17 @@ import numpy as np
 import torch
 
 from foreword.bench.peers import gguf
-from foreword.bench.peers.convert import INT4, INT8, Source, converted
+from foreword.bench.peers.convert import (
+    FILE,
+    FORMS,
+    Source,
+    converted,
+    note_vocabulary,
+)
 from foreword.bench.peers.engines import ASSISTED, LOOKUP
 from foreword.bench.peers.registry import Pair
 from foreword.bench.records import BenchRequest, Trial
+from foreword.errors import ModelError
 
 SETTINGS: dict[str, dict[str, int]] = {
     ASSISTED: {"num_pred_tokens": 4},
@@ -29,9 +36,6 @@ ROOM = 4096
 """Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits
 for as many.
 """
-FILE = "model.gguf"
-FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
-"""Form -> type of every matrix, the embedding and the LM head included."""
 
 
 class GreedyDraft:
@@ -73,7 +77,7 @@ class LlamaCpp:
 
         Above temperature 0 llama.cpp samples by itself, from the same seed.
         """
-        passes = self._passes
+        passes, first = self._passes, None
         written: list[int] = []
         started = perf_counter()
         # no prefix caching: every entry reads every prompt each time
@@ -89,16 +93,17 @@ class LlamaCpp:
         )
         for token in tokens:
             written.append(token)
+            first = first or perf_counter() - started
             if token in self._eos or len(written) == request.max_tokens:
                 break
         seconds = perf_counter() - started
-        return Trial(written, seconds, self._passes - passes)
+        return Trial(written, seconds, self._passes - passes, first=first)
 
 
 def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
     """Return the entry of this mode, with its models loaded.
 
-    Raises ModelError if they cannot be converted.
+    Raises ModelError if they cannot be read or converted.
     """
     target = pair.target()
     draft: Any = None
@@ -107,7 +112,13 @@ def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
     if mode == LOOKUP:
         speculative: Any = import_module("llama_cpp.llama_speculative")
         draft = speculative.LlamaPromptLookupDecoding(**SETTINGS[LOOKUP])
-    return LlamaCpp(name, _load(target, pair.note, draft), target.eos)
+    llama = _load(target, pair.note, draft)
+
+    def tokenize(text: str) -> list[int]:
+        return llama.tokenize(text.encode(), add_bos=False)
+
+    note_vocabulary("llama.cpp", target, llama.n_vocab(), tokenize, pair.note)
+    return LlamaCpp(name, llama, target.eos)
 
 
 def file(source: Source, note: Callable[[str], None]) -> Path:
@@ -121,22 +132,26 @@ def file(source: Source, note: Callable[[str], None]) -> Path:
     def write(out: Path) -> None:
         gguf.write(source, out / FILE, kind)
 
-    return (
-        converted("gguf" if kind is None else f"gguf-{kind}", source, write, note)
-        / FILE
-    )
+    return converted(f"gguf-{kind}" if kind else "gguf", source, write, note) / FILE
 
 
 def _load(source: Source, note: Callable[[str], None], draft: Any = None) -> Any:
     """Load a model into llama.cpp, with as many threads as torch has."""
-    context = min(source.model.config.max_position_embeddings, ROOM)
+    context = min(source.context, ROOM)
     threads = torch.get_num_threads()
-    return import_module("llama_cpp").Llama(
-        str(file(source, note)),
-        n_ctx=context,
-        n_batch=context,
-        n_threads=threads,
-        n_threads_batch=threads,
-        draft_model=draft,
-        verbose=False,
-    )
+    path = file(source, note)
+    try:
+        return import_module("llama_cpp").Llama(
+            str(path),
+            n_ctx=context,
+            n_batch=context,
+            n_threads=threads,
+            n_threads_batch=threads,
+            draft_model=draft,
+            verbose=False,
+        )
+    except ValueError as error:
+        raise ModelError(
+            f"cannot load {path} into llama.cpp: {error}. Install a newer "
+            "llama-cpp-python, or name other engines"
+        ) from error

@@ -5,7 +5,6 @@ weights and token ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -14,25 +13,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreword.bench.peers.convert import INT4, INT8, Source, converted
+from foreword.bench.peers import gguf
+from foreword.bench.peers.convert import (
+    FILE,
+    FORMS,
+    Source,
+    converted,
+    note_vocabulary,
+)
 from foreword.bench.peers.engines import ASSISTED, LOOKUP
-from foreword.bench.peers.openvino_graph import GROUP, TYPES, graph
 from foreword.bench.peers.registry import Pair
 from foreword.bench.records import BenchRequest, Trial
+from foreword.errors import ModelError
+from foreword.model.quantized.gguf_file import GgufFile
 
 SETTINGS: dict[str, dict[str, Any]] = {
     ASSISTED: {"num_assistant_tokens": 5},
     LOOKUP: {"num_assistant_tokens": 5, "max_ngram_size": 3},
 }
 """Mode -> settings of OpenVINO's documentation and samples."""
-FORMS = {
-    INT8: "int8, symmetric, a scale for an output, products in f32",
-    INT4: (
-        f"int4, symmetric, a scale for {GROUP} inputs, embedding and LM head in int8, "
-        "products in f32"
-    ),
-}
-"""Form -> how a target's matrices are held."""
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+KINDS = ("F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+"""Architectures and types of matrices that OpenVINO's reader of GGUF files knows."""
+TYPES = {torch.bfloat16: "bf16", torch.float32: "f32", torch.float16: "f16"}
 CACHE = {"enable_prefix_caching": False, "max_num_batched_tokens": 2**31 - 1}
 """Settings of the pipeline for one user, but without prefix caching: every entry reads
 every prompt each time.
@@ -83,17 +86,19 @@ class OpenVINO:
             self._ov.Tensor(np.array([request.prompt], dtype=np.int64)), config
         )
         seconds = perf_counter() - started
+        metrics = result.perf_metrics
         return Trial(
             list(result.tokens[0]),
             seconds,
-            len(result.perf_metrics.raw_metrics.m_batch_sizes),
+            len(metrics.raw_metrics.m_batch_sizes),
+            first=metrics.get_ttft().mean / 1000,
         )
 
 
 def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
     """Return the entry of this mode, compiled.
 
-    Raises ModelError if the models cannot be converted.
+    Raises ModelError if the models cannot be read or converted.
     """
     genai: Any = import_module("openvino_genai")
     target = pair.target()
@@ -112,37 +117,55 @@ def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
     pipeline = genai.LLMPipeline(
         folder(target, pair.note), "CPU", scheduler_config=scheduler, **extra, **how
     )
+    tokenizer = pipeline.get_tokenizer()
+
+    def tokenize(text: str) -> list[int]:
+        ids = tokenizer.encode(text, add_special_tokens=False).input_ids
+        return ids.data[0].tolist()
+
+    size = len(tokenizer.get_vocab())
+    note_vocabulary("OpenVINO", target, size, tokenize, pair.note)
     return OpenVINO(name, pipeline, target.eos, SETTINGS.get(mode, {}))
 
 
 def folder(source: Source, note: Callable[[str], None]) -> Path:
-    """Return the folder of model and tokenizer in OpenVINO's format, converting them if
-    needed.
+    """Return the folder of model and tokenizer in OpenVINO's format, which it writes
+    from a GGUF file if needed.
+
+    Raises ModelError for a file that it does not read.
     """
     ov: Any = import_module("openvino")
-    kind = f"openvino-{ov.__version__.partition('-')[0]}"
-    return converted(
-        kind if source.form is None else f"{kind}-{source.form}",
-        source,
-        partial(_write, source),
-        note,
-    )
+    genai: Any = import_module("openvino_genai")
+    if source.file is not None:
+        check_readable(source.file)
+    form = "file" if source.file else FORMS[source.form] if source.form else "F16"
+
+    def write(out: Path) -> None:
+        path = out / FILE
+        if source.file is None:
+            gguf.write(source, path, form)
+        else:
+            path.symlink_to(source.file.resolve())
+        # the folder of the file gets the model
+        genai.LLMPipeline(path, "CPU", enable_save_ov_model=True)
+        path.unlink()
+
+    kind = f"openvino-{ov.__version__.partition('-')[0]}-{form}"
+    return converted(kind, source, write, note)
 
 
-def _write(source: Source, out: Path) -> None:
-    ov: Any = import_module("openvino")
-    tokenizers: Any = import_module("openvino_tokenizers")
-    ov.save_model(
-        graph(source.model, source.form),
-        out / "openvino_model.xml",
-        compress_to_fp16=False,
-    )
-    reader, writer = tokenizers.convert_tokenizer(
-        source.tokenizer, with_detokenizer=True
-    )
-    ov.save_model(reader, out / "openvino_tokenizer.xml")
-    ov.save_model(writer, out / "openvino_detokenizer.xml")
-    source.model.config.save_pretrained(out)
+def check_readable(path: Path) -> None:
+    """Raise ModelError for a GGUF file that OpenVINO does not read."""
+    file = GgufFile.open(path, path)
+    matrices = [one for one in file.tensors.values() if len(one.shape) > 1]
+    others = {one.kind for one in matrices}.difference(KINDS)
+    if file.architecture not in ARCHITECTURES or others:
+        what = ", ".join(sorted(others)) if others else file.architecture
+        raise ModelError(
+            f"cannot load {path} into OpenVINO: its reader of GGUF files knows "
+            f"{', '.join(ARCHITECTURES)} in {', '.join(KINDS)}, not {what}. Name a "
+            "folder of safetensors, or other engines"
+        )
 
 
 def device(source: Source) -> dict[str, Any]:
@@ -154,7 +177,7 @@ def device(source: Source) -> dict[str, Any]:
     """
     ov: Any = import_module("openvino")
     kind = getattr(
-        ov.Type, TYPES[source.model.dtype if source.form is None else torch.float32]
+        ov.Type, TYPES[torch.float32 if source.few_bits else source.model.dtype]
     )
     return {
         "INFERENCE_PRECISION_HINT": kind,

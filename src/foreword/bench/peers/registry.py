@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from foreword.bench.peers.convert import Source
+from foreword.bench.peers.convert import FORMS, Source
 from foreword.bench.peers.engines import ALL, ENGINES, MODES, Package
 from foreword.bench.records import Entry
 from foreword.errors import InvalidRequest
@@ -106,16 +106,10 @@ def held(
     names: Sequence[str], form: str | None, file: Path | None
 ) -> dict[str, str | None]:
     """Return engine -> how it holds the target's matrices, or the GGUF file that it
-    reads; None = in the dtype.
+    reads; None = in the dtype of the run.
     """
-    found: dict[str, str | None] = {}
-    for engine in _engines(names):
-        package = ENGINES[engine]
-        if file is not None and package.reads_gguf:
-            found[engine] = file.name
-        else:
-            found[engine] = import_module(package.entry_module).FORMS.get(form)
-    return found
+    kind = file.name if file else FORMS[form] if form else None
+    return {engine: kind or ENGINES[engine].dtype for engine in _engines(names)}
 
 
 def _engines(names: Sequence[str]) -> list[str]:

@@ -11,9 +11,15 @@ from typing import Any
 from rich.console import Group
 from rich.markup import escape
 
-from foreword.bench.decoding import Decoding, decode_speedup, decoding_of
+from foreword.bench.decoding import (
+    Decoding,
+    decode_speed,
+    decode_speedup,
+    decoding_of,
+)
 from foreword.bench.exclusions import left_out
 from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
+from foreword.bench.peers import engines
 from foreword.bench.peers.hf import GENERATE
 from foreword.bench.records import Results, Trial, costs_of
 from foreword.bench.report.by_source import BySource, table_of
@@ -56,9 +62,17 @@ class Row:
     speedup_over_generate: Interval | None
     """None if transformers' generate was excluded."""
     decode_speedup_over_plain: Interval | None
-    """Over the rounds after the prompt was read, for prompts where both sides have such
-    rounds.
+    """Over the tokens after the prompt was read, for prompts where both sides have
+    such tokens.
     """
+    load_seconds: float | None
+    """Seconds to load the target and what the entry drafts with; None where a target
+    was enlarged.
+    """
+    first_token_seconds: float | None
+    """Mean seconds from the prompt's ids to the first token."""
+    decode_tokens_per_second: float | None
+    """Over the tokens after the prompt was read."""
     same_text: bool | None
     """Whether every answer equals plain decoding's, token for token; None if it samples
     with another noise.
@@ -118,10 +132,13 @@ class Report:
         return len(self.settings["prompt_ids"]) == 1
 
     def tables(self) -> Group:
-        """Return tables for the terminal: of all prompts, and by their source."""
-        by_source = table_of(self.by_source)
-        whole = self.table()
-        return Group(whole, by_source) if by_source else Group(whole)
+        """Return tables for the terminal: of all prompts, beside other engines by
+        phase, and by the source of the prompts.
+        """
+        peers = any(row.name in engines.NAMES for row in self.rows)
+        phases = Table(self.rows, PHASES, title="the same, apart") if peers else None
+        shown = (self.table(), phases, table_of(self.by_source))
+        return Group(*filter(None, shown))
 
     def table(self) -> Table[Row]:
         """Return the table of all prompts."""
@@ -149,9 +166,9 @@ class Report:
         )
 
 
-def rows(results: Results) -> tuple[Row, ...]:
+def rows(results: Results, loads: Mapping[str, float] = {}) -> tuple[Row, ...]:
     """Return one row for each entry and temperature; `results` must hold plain decoding
-    at every temperature.
+    at every temperature, `loads` seconds by entry.
     """
     names = [name for name in ENTRIES if any(name == key[0] for key in results)]
     made_here = [name for name, _ in results if name not in names]
@@ -162,10 +179,10 @@ def rows(results: Results) -> tuple[Row, ...]:
         )
     }
     keys = sorted(results, key=lambda key: (key[1], order[key[0]]))
-    return tuple(_row(name, temperature, results) for name, temperature in keys)
+    return tuple(_row(*key, results, loads.get(key[0])) for key in keys)
 
 
-def _row(name: str, temperature: float, results: Results) -> Row:
+def _row(name: str, temperature: float, results: Results, load: float | None) -> Row:
     mine, plain = results[name, temperature], results[PLAIN_ROW, temperature]
     generate = results.get((GENERATE, temperature))
     costs = costs_of(mine)
@@ -176,6 +193,7 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         for trial in many
     ]
     comparable = name not in OUTSIDE or temperature == 0
+    firsts = [trial.first for trial in trials if trial.first is not None]
     rounds = [one for trial in trials for one in trial.rounds]
     verified = sum(one.verified for one in rounds)
     accepted = sum(one.accepted for one in rounds)
@@ -193,6 +211,9 @@ def _row(name: str, temperature: float, results: Results) -> Row:
         if generate is None
         else speedup(costs, costs_of(generate)),
         decode_speedup_over_plain=decode_speedup(mine, plain),
+        load_seconds=load,
+        first_token_seconds=fmean(firsts) if firsts else None,
+        decode_tokens_per_second=decode_speed(mine),
         same_text=all(answer == text for answer, text in pairs) if comparable else None,
         same_text_share=fmean(answer == text for answer, text in pairs)
         if comparable
@@ -245,7 +266,7 @@ def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
     decoding = row.pop("decoding") or dict.fromkeys(
         field.name for field in fields(Decoding)
     )
-    decoding["decode_tokens_per_second"] = decoding.pop("tokens_per_second")
+    del decoding["tokens_per_second"]
     return {**row, **decoding}
 
 
@@ -259,6 +280,13 @@ def _predicted(row: Row) -> str:
 
 
 PREDICTED = Column[Row]("predicted⁴", _predicted)
+PHASES = (
+    Column[Row]("method", lambda row: row.name, justify="left"),
+    Column[Row]("T", lambda row: f"{row.temperature:g}"),
+    Column[Row]("load, s", lambda row: figure(row.load_seconds)),
+    Column[Row]("first token, s", lambda row: figure(row.first_token_seconds)),
+    Column[Row]("then tokens/s", lambda row: figure(row.decode_tokens_per_second, 1)),
+)
 
 
 def _words(settings: Mapping[str, Any]) -> str:

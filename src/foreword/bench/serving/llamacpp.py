@@ -55,7 +55,7 @@ def command(name: str, pair: Pair, slots: int) -> list[str]:
     found = program()
     target = pair.target()
     threads = str(torch.get_num_threads())
-    context = min(target.model.config.max_position_embeddings, ROOM)
+    context = min(target.context, ROOM)
     line = [
         found,
         "--model",

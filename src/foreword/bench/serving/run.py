@@ -22,7 +22,6 @@ from foreword.bench.exclusions import Exclusions
 from foreword.bench.lineup import Weights, convertible_draft, weights
 from foreword.bench.machine import machine, versions
 from foreword.bench.peers import registry
-from foreword.bench.peers.convert import Source
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
 from foreword.bench.records import BenchRequest
@@ -206,10 +205,8 @@ def _files(
     long as it is needed.
     """
 
-    def convert() -> Source:
-        return source.convertible(source.load(), tokenizer)
-
-    pair = registry.Pair(convert, partial(convertible_draft, source), note)
+    target = partial(source.convertible, tokenizer)
+    pair = registry.Pair(target, partial(convertible_draft, source), note)
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
     own = (

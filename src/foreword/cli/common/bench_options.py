@@ -83,8 +83,8 @@ Budget = Annotated[
 Peers = Annotated[
     list[str] | None,
     _option(
-        "Additional baselines, in the target's bits: openvino, llamacpp or all "
-        "(foreword\\[peers]); of sounds faster-whisper.",
+        "Additional baselines on the target's GGUF file or bits: openvino, llamacpp or "
+        "all (foreword\\[peers]); of sounds faster-whisper.",
         "--peers",
         metavar="NAME",
         check=_engines,
@@ -93,7 +93,8 @@ Peers = Annotated[
 Kind = Annotated[
     str,
     _option(
-        "Prompt set: in-domain, out-of-domain or a JSON-lines file.",
+        "Prompt set: in-domain, out-of-domain, a .jsonl or .txt file, or one of "
+        "./prompts ($FOREWORD_PROMPTS), as spec-bench.",
         metavar="KIND",
         check=early.prompts,
     ),

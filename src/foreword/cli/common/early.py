@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foreword.bench.peers.engines import ENGINES, MODES
+from foreword.bench.prompts import file_of
 from foreword.entries import Registry
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import check_creatable, check_writable
@@ -149,9 +150,9 @@ def message(text: str, images: Iterable[Path] | None) -> dict[str, object]:
 
 
 def prompts(kind: str) -> None:
-    """Check the name of a prompt set, or a file of records."""
-    if kind.endswith((".jsonl", ".jsonl.gz")):
-        data([Path(kind)])
+    """Check the name of a prompt set, or a file of prompts."""
+    if (path := file_of(kind)) is not None:
+        data([path])
     else:
         check_choice("prompt set", kind, ("in-domain", "out-of-domain"))
 
