@@ -94,6 +94,14 @@ def test_a_number_beyond_the_vocabulary_is_all_of_it():
     assert drafter(llm).draft_vocabulary.tokens is None
 
 
+def test_a_model_that_was_given_keeps_its_head():
+    model = Model.load(starter.draft())
+    llm = LLM(starter.target(), draft=model, nodes=3, draft_vocabulary=FIRST)
+    llm.generate("The", SamplingParams(max_tokens=4))
+    assert drafter(llm).draft_vocabulary is None
+    assert logits(model, 1).shape == (1, model.vocab)
+
+
 def test_no_ids_are_refused():
     with pytest.raises(
         InvalidRequest, match="draft_vocabulary must be None or a whole number"

@@ -127,7 +127,9 @@ class LanguageModelDrafter(ModelDrafter):
                 "use a method that needs no model"
             )
         drafter = cls(model, target.vocab)
-        if target.draft_vocabulary is not None and cls.limits_head:
+        # a model that was given may serve others too
+        limits = cls.limits_head and model is not source
+        if limits and target.draft_vocabulary is not None:
             from foreword.draft.vocabulary import DraftVocabulary  # few need it
 
             drafter.draft_vocabulary = DraftVocabulary(
