@@ -54,6 +54,8 @@ from foreword.registry import (
 from foreword.verify import rule
 
 PLAIN_ROW = "plain"
+DRAFTS = "draft models of other engines"
+"""Name beside those of engines where the report tells how they hold weights."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text
@@ -122,7 +124,7 @@ class Weights:
             held[engine] = how or dtype
         if self.draft is not None:
             draft = hub.gguf(self.draft)
-            held["draft models of other engines"] = draft.name if draft else dtype
+            held[DRAFTS] = draft.name if draft else dtype
         return held
 
     def default_source(self, name: str) -> str | Path | None:

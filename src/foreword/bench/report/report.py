@@ -18,7 +18,7 @@ from foreword.bench.decoding import (
     decoding_of,
 )
 from foreword.bench.exclusions import left_out
-from foreword.bench.lineup import ENTRIES, OUTSIDE, PLAIN_ROW
+from foreword.bench.lineup import DRAFTS, ENTRIES, OUTSIDE, PLAIN_ROW
 from foreword.bench.peers import engines
 from foreword.bench.peers.hf import GENERATE
 from foreword.bench.records import Results, Trial, costs_of
@@ -326,8 +326,8 @@ def _caption(report: Report) -> str:
 
 
 def held_line(held: Mapping[str, str]) -> str:
-    """Return a line on the weights of each engine, unless all hold the same."""
-    if len(set(held.values())) == 1:
+    """Return a line on the weights of each engine, unless all hold the same target."""
+    if len({how for engine, how in held.items() if engine != DRAFTS}) == 1:
         return ""
     return (
         "\nweights: "
