@@ -55,7 +55,7 @@ from foreword.verify import rule
 
 PLAIN_ROW = "plain"
 DRAFTS = "draft models of other engines"
-"""Name beside those of engines where the report tells how they hold weights."""
+"""Name beside the names of engines where the report tells how they hold weights."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
 """Baselines of other engines: their rounds are not visible, and their sampled text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64, c_uint64, c_void_p
 from functools import cache
 
 from torch import Tensor
 
+from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
 
 UNIT = 4096
@@ -19,8 +19,7 @@ def _library() -> ctypes.CDLL | None:
     result = compiled(SOURCES / "bandwidth.c")
     if isinstance(result, str):
         return None
-    result.foreword_read.argtypes = [c_void_p, c_int64]
-    result.foreword_read.restype = c_uint64
+    layout.declare(result, {"read": "pl:u"})
     return result
 
 

@@ -1,13 +1,33 @@
-"""Comparison of the structures in C with their mirrors in Python (csrc/layout.c)."""
+"""Types of the functions in C, and comparison of its structures with their mirrors in
+Python (csrc/layout.c).
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, Structure, c_char_p, c_int64
-from typing import NamedTuple
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int64,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any, NamedTuple
 
 from foreword.errors import ModelError
+
+TYPES: Mapping[str, Any] = {
+    "p": c_void_p,
+    "l": c_int64,
+    "u": c_uint64,
+    "i": c_int,
+    "f": c_float,
+}
+"""Letters of `declare`; p also takes arrays and references."""
 
 
 class _Entry(Structure):
@@ -55,6 +75,22 @@ def check(
             f"in C, and {ours_first or 'no more fields'} in {where}. Make the "
             "structure, its entry in csrc/layout.c and the Python class agree"
         )
+
+
+def fields(type: Any, names: str) -> list[tuple[str, Any]]:
+    """Return consecutive fields of one type, for `_fields_`."""
+    return [(name, type) for name in names.split()]
+
+
+def declare(library: ctypes.CDLL, functions: Mapping[str, str]) -> None:
+    """Set the types of functions, whose names begin with `foreword_`: a letter of TYPES
+    for each argument, then a colon and that of the result, if there is one.
+    """
+    for name, types in functions.items():
+        function = getattr(library, f"foreword_{name}")
+        arguments, _, result = types.partition(":")
+        function.argtypes = [TYPES[letter] for letter in arguments]
+        function.restype = TYPES.get(result)
 
 
 def mirrored(mirror: type[Structure]) -> list[Field]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_float, c_int64, c_uint64, c_void_p
+from ctypes import byref, c_float, c_int64, c_uint64
 from functools import cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
 
 
@@ -24,37 +25,15 @@ def library() -> ctypes.CDLL | None:
     lib = _compiled()
     if isinstance(lib, str):
         return None
-    integers, keys = POINTER(c_int64), POINTER(c_uint64)
-    lib.foreword_extend.argtypes = [c_uint64, c_void_p, c_int64]
-    lib.foreword_extend.restype = c_uint64
-    lib.foreword_gumbel.argtypes = [keys, *[integers] * 3, c_int64, c_int64, c_void_p]
-    lib.foreword_gumbel_of.argtypes = [c_uint64, integers, c_int64, POINTER(c_float)]
-    lib.foreword_likeliest.argtypes = [
-        c_void_p,
-        keys,
-        c_float,
-        c_int64,
-        c_int64,
-        integers,
-    ]
-    lib.foreword_follow.argtypes = [
-        c_void_p,
-        keys,
-        c_float,
-        c_int64,
-        *[c_void_p] * 2,
-        c_int64,
-        *[c_void_p] * 2,
-    ]
-    lib.foreword_follow.restype = c_int64
-    lib.foreword_best.argtypes = [
-        c_void_p,
-        c_int64,
-        c_int64,
-        c_int64,
-        c_void_p,
-        c_void_p,
-    ]
+    functions = {
+        "extend": "upl:u",
+        "gumbel": "ppppllp",
+        "gumbel_of": "uplp",
+        "likeliest": "ppfllp",
+        "follow": "ppflpplpp:l",
+        "best": "plllpp",
+    }
+    layout.declare(lib, functions)
     return lib
 
 

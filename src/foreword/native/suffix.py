@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Iterable, Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_void_p
+from ctypes import Structure, byref, c_double, c_int32, c_int64, c_void_p
 from functools import cache
 
 from foreword.native import layout
@@ -75,30 +75,13 @@ def library() -> ctypes.CDLL | None:
     if isinstance(lib, str):
         return None
     layout.check(lib, _MIRRORS, "native/suffix.py")
-    index, numbers = POINTER(Index), POINTER(c_int64)
-    lib.foreword_note.argtypes = [index, c_int64, numbers, c_int64]
-    lib.foreword_note.restype = None
-    lib.foreword_votes.argtypes = [
-        index,
-        c_int64,
-        index,
-        c_int64,
-        numbers,
-        c_int64,
-        POINTER(Votes),
-    ]
-    lib.foreword_votes.restype = None
-    lib.foreword_poll.argtypes = [
-        POINTER(Votes),
-        POINTER(Trust),
-        POINTER(Bounds),
-        numbers,
-        numbers,
-        POINTER(c_double),
-    ]
-    lib.foreword_poll.restype = c_int64
-    lib.foreword_close.argtypes = [POINTER(Votes), POINTER(Trust), numbers, c_int64]
-    lib.foreword_close.restype = None
+    functions = {
+        "note": "plpl",
+        "votes": "plplplp",
+        "poll": "pppppp:l",
+        "close": "pppl",
+    }
+    layout.declare(lib, functions)
     return lib
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import (
-    POINTER,
     Structure,
     byref,
     c_double,
@@ -23,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.native import forward, layout
+from foreword.native.layout import fields
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
 BLOCK = 128
@@ -33,39 +33,19 @@ class CoupledTree(Structure):
     """The request, and memory for the result."""
 
     __slots__ = ()
-    _fields_ = [(n, c_int64) for n in ("most", "breadth", "deep", "width", "reads")]
-    _fields_ += [("floor", c_double), ("expand", c_double)]
-    _fields_ += [("temperature", c_float), ("scale", c_float)]
-    _fields_ += [
-        ("key", c_void_p),
-        ("target", c_int64),
-        ("words", c_void_p),
-        ("ids", c_void_p),
-        ("ends", c_int64),
-        ("end", c_void_p),
-        ("distributions", c_void_p),
-    ]
-    _fields_ += [
-        ("count", c_int64),
-        ("held", c_int64),
-        *((n, c_void_p) for n in ("tokens", "parents", "probabilities")),
-    ]
-    _fields_ += [
-        ("chosen", c_int64),
-        *((n, c_void_p) for n in ("best_tokens", "best_parents", "best_probabilities")),
-    ]
-    _fields_ += [
-        (n, c_void_p) for n in ("read_tokens", "read_parents", "child", "value")
-    ]
-
-
-_ARGUMENTS = [
-    POINTER(forward.Model),
-    POINTER(forward.Forward),
-    POINTER(CoupledTree),
-    c_void_p,
-    ctypes.c_int,
-]
+    _fields_ = fields(c_int64, "most breadth deep width reads")
+    _fields_ += fields(c_double, "floor expand")
+    _fields_ += fields(c_float, "temperature scale")
+    _fields_ += fields(c_void_p, "key")
+    _fields_ += fields(c_int64, "target")
+    _fields_ += fields(c_void_p, "words ids")
+    _fields_ += fields(c_int64, "ends")
+    _fields_ += fields(c_void_p, "end distributions")
+    _fields_ += fields(c_int64, "count held")
+    _fields_ += fields(c_void_p, "tokens parents probabilities")
+    _fields_ += fields(c_int64, "chosen")
+    _fields_ += fields(c_void_p, "best_tokens best_parents best_probabilities")
+    _fields_ += fields(c_void_p, "read_tokens read_parents child value")
 
 
 class Rows(Sequence[Children]):
@@ -108,7 +88,6 @@ class NativeTreeGrower:
     def __init__(self, library: ctypes.CDLL, model: forward.Model) -> None:
         layout.check(library, {"CoupledTree": CoupledTree}, "native/tree.py")
         self._library, self._model = library, model
-        library.foreword_grow.argtypes = _ARGUMENTS
         self._nodes: tuple[ctypes.Array[Any], ...] = ()
         self._logits = self._scratch = torch.empty(0, 0, dtype=torch.float32)
         self._words = torch.empty(0, dtype=torch.int32)

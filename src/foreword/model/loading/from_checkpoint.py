@@ -89,8 +89,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
         return load(make, source, replace(options, dtype=others[0]))
     if known is not None and only is None:
         model.warn_of_slow_mode()
-    sampling.library()  # compiled now, not within the first answer
-    _free(source)
+    _finish(source)
     return model
 
 
@@ -106,8 +105,9 @@ def _quantize(
         offloaded.attach(model, place)
 
 
-def _free(source: str | Path) -> None:
-    """Free what loading held."""
+def _finish(source: str | Path) -> None:
+    """Free what loading held; compile now what the first answer needs."""
+    sampling.library()
     if (path := hub.gguf(source)) is not None:
         GgufFile.forget(path)
     return_freed()

@@ -7,7 +7,7 @@ One line is written per record, so an interrupted run resumes where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -130,12 +130,7 @@ def _answer(
                     temperature=options.temperature, max_tokens=room, seed=seed
                 )
             )
-        sequences = [
-            sequence
-            for asked in zip(prompts.values(), params, strict=True)
-            for sequence in llm.session.prepare(*asked)
-        ]
-        answers = llm.session.completions(sequences)
+        answers = _answers(llm, prompts.values(), params)
         for number, answer in zip(prompts, answers, strict=True):
             if answer.finish_reason == "length":
                 cut.add(number)
@@ -149,6 +144,17 @@ def _answer(
     tally.cut += len(cut & answered.keys())
     tally.skipped += len(records) - len(answered)
     return answered
+
+
+def _answers(
+    llm: LLM, prompts: Iterable[list[int]], params: Iterable[SamplingParams]
+) -> Iterator[Completion]:
+    """Answer prompts together; yield the answers in their order as they end."""
+    session = llm.session
+    asked = zip(prompts, params, strict=True)
+    return session.completions(
+        [one for pair in asked for one in session.prepare(*pair)]
+    )
 
 
 def _spots(record: Record) -> list[int]:

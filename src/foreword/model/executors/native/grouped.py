@@ -26,7 +26,7 @@ HEADER = ctypes.sizeof(forward.Grouped)
 HALF = 16
 """Levels of 4 bits."""
 OFFSETS = ("Q4_1", "Q4_K", "Q5_K")
-"""Those of them that have offsets."""
+"""Types of BLOCKS that have offsets."""
 FOURS = {4: 2, 5: 8, 6: 4}
 """Fours of depths whose codes are stored together, by bits of a code."""
 
