@@ -15,14 +15,15 @@ from outputs import GET, WEATHER
 pytestmark = pytest.mark.real
 
 LINES = 10_000
-SOURCES = sorted(Path(__file__).parents[2].rglob("src/**/*.c"))
-CODE = [line for path in SOURCES for line in path.read_text().splitlines()]
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*ROOT.glob("src/foreword/**/*.[ch]"), *ROOT.glob("docs/**/*.md")])
+CODE = [line for path in FILES for line in path.read_text("utf-8").splitlines()]
 SPACES = ["\t", "\n", "\r\n", "  ", "\n\n\n", "\u00a0", "\u3000", "\u200b", "\x0b", " "]
 EMOJI = "😀 👩\u200d👩\u200d👧 🇫🇷 👍🏽 ☺\ufe0f 1\ufe0f\u20e3".split()
 SPECIAL = "<|im_start|> <|im_end|> <|endoftext|> <|im_ <repo_name>".split()
 WORDS = "cafe\u0301 ﬁ İ ß Ω ñ مرحبا हिन्दी ไทย 한국어 don't I'LL".split()
 DIGITS = list("0123456789٣४½²Ⅷ１")
-MIXED = (SPACES, EMOJI, SPECIAL, WORDS, DIGITS, DIGITS, CODE)
+MIXED = (SPACES, EMOJI, SPECIAL, WORDS, DIGITS, CODE, CODE, CODE)
 
 
 def piece(dice: random.Random) -> str:
@@ -68,7 +69,7 @@ def test_tokens_are_those_of_transformers(llm, theirs, lines):
     ids, wanted = ours(lines).input_ids, theirs(lines).input_ids
     pairs = zip(lines, ids, wanted, strict=True)
     assert [line for line, found, other in pairs if found != other] == []
-    assert len({token for row in ids for token in row}) > 7_000
+    assert len({token for row in ids for token in row}) > 6_000
     assert ours.batch_decode(ids) == theirs.batch_decode(wanted)
 
 

@@ -153,6 +153,7 @@ def test_first_tokens_are_those_of_llama_cpp(llm, name, model, capsys):
                 near = dict(ours.logprobs[step].top)
                 assert near[token] - near.get(other, -inf) < NEAR, (number, step)
                 break
+    peer.close()
     with capsys.disabled():
         rates = (f"{who} {4 * LENGTH / took:.1f}" for who, took in seconds.items())
         sys.stdout.write(f"\n{name}, tokens/s with the prompt: {', '.join(rates)}\n")
