@@ -35,7 +35,7 @@ def folder(request, model, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory) -> list[np.ndarray]:
     if shutil.which("espeak-ng") is None:
-        pytest.skip("no program here speaks the sentences: install espeak-ng")
+        pytest.skip("no program here reads sentences aloud: install espeak-ng")
     path, found = tmp_path_factory.mktemp("sounds") / "sentence.wav", []
     for sentence in SENTENCES:
         subprocess.run(["espeak-ng", "-s", "140", "-w", path, sentence], check=True)
