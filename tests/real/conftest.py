@@ -1,0 +1,60 @@
+"""Published models, each loaded once and closed before the next, with all cores.
+
+They stay in $FOREWORD_PUBLISHED, or else in the cache folder.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from recipes import published
+
+from foreword import LLM, files
+
+DRAFTS = {"qwen-1.5b": "qwen-0.5b"}
+"""Name of a model -> that of its draft model, which shares its vocabulary."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def all_cores(one_thread: None) -> None:
+    """These tests run alone; OMP_NUM_THREADS lets them run beside other programs."""
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or cores))
+
+
+@pytest.fixture(scope="session")
+def model() -> Callable[[str], Path]:
+    """Return a function that fetches a model, and skips the test where none is."""
+
+    def fetched(name: str) -> Path:
+        folder = os.environ.get("FOREWORD_PUBLISHED") or files.cache() / "published"
+        try:
+            return published.fetch(name, Path(folder))
+        except published.Unavailable as error:
+            pytest.skip(str(error))
+
+    return fetched
+
+
+@pytest.fixture(scope="session")
+def opened(model: Callable[[str], Path]) -> Callable[..., LLM]:
+    """Return a function that loads a model, and the draft model if it has one."""
+
+    def loaded(name: str, **options: str) -> LLM:
+        draft = model(DRAFTS[name]) if name in DRAFTS else None
+        return LLM(model(name), draft=draft, nodes=4, **options)
+
+    return loaded
+
+
+@pytest.fixture(scope="package", params=["smollm2", "qwen-0.5b", "qwen-1.5b"])
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="package")
+def llm(name: str, opened: Callable[..., LLM]) -> Iterator[LLM]:
+    with opened(name) as llm:
+        yield llm
