@@ -39,7 +39,7 @@ def texts(count: int, longest: int) -> list[list[int]]:
     ]
 
 
-def test_every_record_is_dealt_once_and_whole(recipe: ModuleType) -> None:
+def test_every_record_is_dealt_once_and_whole(recipe):
     pieces = texts(3000, 400)
     dealt = list(recipe.dealt(pieces, 1))
     assert {rows.tokens.shape[1] for rows in dealt} == set(recipe.LENGTHS)
@@ -69,7 +69,7 @@ def test_every_record_is_dealt_once_and_whole(recipe: ModuleType) -> None:
     )
 
 
-def test_a_record_sees_its_own_past_alone(recipe: ModuleType) -> None:
+def test_a_record_sees_its_own_past_alone(recipe):
     rows = recipe.Rows.of([[[5, 6, 7], [8, 9]], [[4, 3, 2, 1]]], 4)
     assert rows.tokens.tolist() == [[5, 6, 8, 0], [4, 3, 2, 0]]
     assert rows.next.tolist() == [[6, 7, 9, -1], [3, 2, 1, -1]]
@@ -77,7 +77,7 @@ def test_a_record_sees_its_own_past_alone(recipe: ModuleType) -> None:
     assert (rows.bias[0, 0] == 0).int().tolist() == seen
 
 
-def test_attention_is_torchs_forwards_and_backwards(recipe: ModuleType) -> None:
+def test_attention_is_torchs_forwards_and_backwards(recipe):
     torch.manual_seed(0)
     query, key, value = (
         torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True)
@@ -99,7 +99,7 @@ def test_attention_is_torchs_forwards_and_backwards(recipe: ModuleType) -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe: ModuleType) -> None:
+def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe):
     torch.manual_seed(0)
     hidden = torch.randn(37, 16).bfloat16().requires_grad_()
     output = torch.randn(50, 16).bfloat16().float().requires_grad_()
@@ -146,11 +146,11 @@ def written(folder: Path, count: int) -> Path:
 
 @pytest.mark.slow
 def test_a_run_goes_on_and_leaves_a_model(
-    recipe: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    recipe,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
     monkeypatch.setattr(recipe, "ROWS", ROWS)
     corpus = written(tmp_path, 600)
@@ -197,12 +197,12 @@ def test_a_run_goes_on_and_leaves_a_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["draft"], ["eagle", "dspark", "medusa"]])
 def test_drafters_learn_what_the_target_says(
-    recipe: ModuleType,
-    names: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    recipe,
+    names,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     torch.manual_seed(0)
     plans = recipe.plans()
     assert sorted(plans) == ["draft", "dspark", "eagle", "medusa"]

@@ -1,7 +1,5 @@
 """Rounds on request: in streams, in whole answers, in every dialect; never without."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -42,7 +40,7 @@ def text(rounds: list[dict[str, Any]]) -> str:
     return "".join(piece for one in rounds for piece in one["pieces"])
 
 
-def test_a_stream_has_every_round(server: Running) -> None:
+def test_a_stream_has_every_round(server):
     chunks = events(
         server,
         "/v1/chat/completions",
@@ -90,9 +88,7 @@ def test_a_stream_has_every_round(server: Running) -> None:
         ("/v1/messages", {"messages": TALE, "max_tokens": 24}),
     ],
 )
-def test_a_whole_answer_has_its_rounds(
-    server: Running, path: str, body: dict[str, Any]
-) -> None:
+def test_a_whole_answer_has_its_rounds(server, path, body):
     answer = server.post(path, **body, seed=3, speculative={**DRAFTING, "trace": True})
     rounds = answer.get("rounds") or answer["choices"][0]["rounds"]
     usage = answer["usage"]
