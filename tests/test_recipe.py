@@ -16,6 +16,7 @@ from torch import nn
 
 import starter
 from foreword import LLM, SamplingParams, bundled
+from tiny_sizes import sizes
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
@@ -120,14 +121,7 @@ def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe):
 
 
 ROWS = 512
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
+SMALL = sizes(64, 64, 2, 1, 2, head_dim=32)
 
 
 def written(folder: Path, count: int) -> Path:

@@ -11,14 +11,9 @@ from foreword.model import architectures
 from foreword.model.executors.native.supported import refused
 from foreword.model.layers import layers_of
 from foreword.native.forward import reason
+from tiny_sizes import sizes
 
-SIZES = dict(
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-)
+SIZES = sizes(64, 96, 4, layers=2, vocab_size=320)
 SMALL_GPT2 = dict(vocab_size=320, n_embd=64, n_layer=2, n_head=4)
 SMALL_OPT = dict(
     vocab_size=320,

@@ -63,13 +63,13 @@ def linear(
     values: int, size: int, value_size: int | None = None, **others: Any
 ) -> Settings:
     """Return the sizes of linear attention of two heads of keys."""
-    return dict(
+    named = dict(
         linear_num_key_heads=2,
         linear_num_value_heads=values,
         linear_key_head_dim=size,
         linear_value_head_dim=value_size or size,
-        **others,
     )
+    return named | others
 
 
 def decoder(**others: Any) -> Settings:

@@ -22,17 +22,11 @@ from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
 from running import Case, prompts, target
+from tiny_sizes import sizes
 
-SIZES = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
+SIZES = sizes(
+    384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
+)
 RANK = 6
 
 

@@ -20,20 +20,14 @@ from foreword.draft.heads.masked_runtime import (
 from foreword.model.head_layers import Qwen3Config
 from foreword.native.forward import reason
 from running import target
+from tiny_sizes import sizes
 
 native = pytest.mark.skipif(
     reason() is not None, reason=f"no native kernel here: {reason()}"
 )
-SIZES = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
+SIZES = sizes(
+    384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
+)
 BLOCK, ENDS = 5, (33, 34, 40, 70)
 
 

@@ -18,6 +18,7 @@ from foreword.model.quantized.layer import unpack
 from foreword.model.quantized.write import packed, quantized, write
 from foreword.native import forward
 from running import prompts
+from tiny_sizes import sizes
 
 
 @pytest.fixture(scope="module", params=["int4", "int8"])
@@ -98,14 +99,8 @@ def test_drafts_leave_the_text_unchanged(written, temperature):
 
 def test_a_model_whose_sizes_do_not_fit_is_refused(tmp_path):
     folder = tmp_path / "odd"
-    sizes = dict(
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=1,
-        num_attention_heads=3,
-        vocab_size=64,
-    )
-    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)
+    config = LlamaConfig(**sizes(48, 80, 3, layers=1), vocab_size=64)
+    LlamaForCausalLM(config).save_pretrained(folder)
     with pytest.raises(
         ModelError, match=r"has no nn\.Linear layer with a multiple of 64 inputs"
     ):
