@@ -10,12 +10,10 @@ from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.kv.limit import key_bytes
-from foreword.native import forward
+from grids import NEEDS_C
 from running import prompts
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 METHODS = "ngram suffix recycle lookahead lm eagle dspark layers tli cascade".split()
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 WEIGHTS, KV = {"weights": "int8"}, {"kv": "int8"}

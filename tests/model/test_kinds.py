@@ -12,14 +12,12 @@ import tiny_models
 from foreword.model.architectures import lm_head
 from foreword.model.executors.native.build import build, refused
 from foreword.model.kv.reads import Read
-from foreword.native.forward import reason
+from grids import NEEDS_C
 from tiny_models import random, with_truth
 from tiny_native import check_near_truth, owned
 from tiny_sizes import FULL, LINEAR, SLIDING, decoder, experts, linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    reason() is not None, reason=f"no native kernel here: {reason()}"
-)
+pytestmark = NEEDS_C
 
 EYES: dict[str, Any] = sizes(32, 32, 2, layers=1, image_size=28, patch_size=14)
 QWEN_EYES: dict[str, Any] = dict(

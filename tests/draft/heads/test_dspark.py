@@ -18,9 +18,9 @@ from foreword.errors import ModelError
 from foreword.model import Read
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
+from grids import NEEDS_C
 from running import Case, prompts, target
 from tiny_sizes import sizes
 
@@ -28,12 +28,6 @@ SIZES = sizes(
     384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
 )
 RANK = 6
-
-
-native = pytest.mark.skipif(
-    isinstance(forward.library(), str),
-    reason=f"no native kernel here: {forward.library()}",
-)
 
 
 def head(*, rank: int = RANK, **options: bool) -> DSparkHead:
@@ -76,7 +70,7 @@ def test_each_draft_token_is_bettered_by_token_before_it():
     )
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("most", [1, 6, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_all_levels_at_once_grow_the_tree_that_levels_grow(

@@ -13,14 +13,12 @@ import starter
 import tiny_models
 from foreword.model.executors.native.build import build, refused
 from foreword.model.kv.reads import Read
-from foreword.native.forward import library
+from grids import NEEDS_C
 from tiny_models import random, with_truth
 from tiny_native import check_near_truth, owned
 from tiny_sizes import FULL, LINEAR, SLIDING, decoder, linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
 ROPE: dict[str, Any] = dict(rope_type="default", rope_theta=100.0)
 WIDE = {

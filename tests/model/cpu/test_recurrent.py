@@ -25,15 +25,13 @@ from foreword.model.executors.native import recurrent
 from foreword.model.executors.native.build import refused
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.model.view import view
-from foreword.native.forward import library
 from foreword.types import SamplingParams
+from grids import NEEDS_C
 from other_tokenizers import NEAR, pair
 from running import Case, distribution, drafter, engine, finish, plain, prompts
 from tiny_sizes import linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
 ATTENTION, STATE = "full_attention", "linear_attention"
 LAYERS = (STATE, STATE, ATTENTION, STATE)

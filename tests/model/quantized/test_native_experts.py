@@ -17,12 +17,10 @@ from foreword.model.architectures import loader
 from foreword.model.executors.native import experts
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.native import forward
+from grids import NEEDS_C
 from tiny_sizes import NO_ENDS, sizes
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 SIZES = sizes(128, 128, 4, 2, 2, **tiny_sizes.experts(8, 2, 64), **NO_ENDS) | dict(
     vocab_size=96, max_position_embeddings=256, initializer_range=0.15
 )
