@@ -3,9 +3,7 @@ and a run that goes on.
 """
 
 import gzip
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +13,7 @@ import transformers as hf
 from torch import nn
 
 import starter
+from folders import module_at
 from foreword import LLM, SamplingParams, bundled
 from tiny_sizes import sizes
 
@@ -23,13 +22,7 @@ SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipe_of_the_family", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(SCRIPT, "recipe_of_the_family")
 
 
 def texts(count: int, longest: int) -> list[list[int]]:
@@ -139,12 +132,7 @@ def written(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_leaves_a_model(
-    recipe,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
+def test_a_run_goes_on_and_leaves_a_model(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
     monkeypatch.setattr(recipe, "ROWS", ROWS)
     corpus = written(tmp_path, 600)
@@ -191,11 +179,7 @@ def test_a_run_goes_on_and_leaves_a_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["draft"], ["eagle", "dspark", "medusa"]])
 def test_drafters_learn_what_the_target_says(
-    recipe,
-    names,
-    tmp_path,
-    monkeypatch,
-    capsys,
+    recipe, names, tmp_path, monkeypatch, capsys
 ):
     torch.manual_seed(0)
     plans = recipe.plans()

@@ -2,8 +2,6 @@
 that is written plainly.
 """
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
+from folders import module_at
 from foreword import LLM, Completion
 from foreword.model.loading.given import Given
 from tiny_sizes import decoder
@@ -35,13 +34,7 @@ this are hardly ever accepted.
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipe_of_image_tokens", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(SCRIPT, "recipe_of_image_tokens")
 
 
 @pytest.fixture(scope="module")

@@ -81,9 +81,7 @@ STRANGE: dict[str, Any] = {
         **decoder(), head_dim=32, attention_bias=True, attention_out_bias=True
     ),
     "exaone4": hf.Exaone4Config(
-        **decoder(),
-        sliding_window=40,
-        layer_types=[SLIDING, FULL],
+        **decoder(), sliding_window=40, layer_types=[SLIDING, FULL]
     ),
     "hunyuan, normed once turned": hf.HunYuanDenseV1Config(
         **decoder(),
@@ -100,10 +98,7 @@ STRANGE: dict[str, Any] = {
     ),
     "granite 4, without places": hf.GraniteMoeHybridConfig(**GRANITE),
     "ministral": hf.MinistralConfig(
-        **decoder(),
-        head_dim=32,
-        sliding_window=40,
-        layer_types=[SLIDING, FULL],
+        **decoder(), head_dim=32, sliding_window=40, layer_types=[SLIDING, FULL]
     ),
     "ministral 3, which sees, warmer every 32 places": hf.Mistral3Config(
         text_config=hf.Ministral3Config(
@@ -136,20 +131,14 @@ STRANGE: dict[str, Any] = {
         ),
     ),
     "qwen 2.5 vl": hf.Qwen2_5_VLConfig(
-        text_config=dict(**decoder(), rope_parameters=GRID),
-        vision_config=QWEN_EYES,
+        text_config=dict(**decoder(), rope_parameters=GRID), vision_config=QWEN_EYES
     ),
     "qwen 3 vl": hf.Qwen3VLConfig(
         text_config=dict(**decoder(), head_dim=16, rope_parameters=GRID),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
     "qwen 3 vl, experts": hf.Qwen3VLMoeConfig(
-        text_config=dict(
-            **decoder(),
-            **experts(6),
-            head_dim=16,
-            rope_parameters=GRID,
-        ),
+        text_config=dict(**decoder(), **experts(6), head_dim=16, rope_parameters=GRID),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
     "a llama whose config names a window that it does not use": hf.LlamaConfig(

@@ -58,13 +58,7 @@ print(torch.get_num_threads())
         ),
     ],
 )
-def test_quota_of_a_container(
-    tmp_path,
-    monkeypatch,
-    own,
-    files,
-    expected,
-):
+def test_quota_of_a_container(tmp_path, monkeypatch, own, files, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(64)})
     (tmp_path / "own").write_text(own)
     for name, text in files.items():

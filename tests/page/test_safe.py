@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from browsing import ask, recorded, tab, upload
 from foreword.page.files import Shown, write_self_contained
+from owned import TALE
 from serving import running
 
 HOSTILE = (
@@ -129,12 +130,7 @@ def test_axe_finds_nothing(browser, served, scheme, width):
         page.goto(served.url)
         expect(page.locator("#served")).to_contain_text("foreword-family")
         clean(page)
-        ask(
-            page,
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs.",
-            tokens="32",
-        )
+        ask(page, TALE, tokens="32")
         clean(page)
         page.locator(".round").nth(1).click()
         clean(page)

@@ -8,6 +8,7 @@ import socket
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+import owned
 from foreword import InvalidRequest
 from foreword.chats.sanitize import MARK
 from foreword.server.settings import Settings, hashed
@@ -247,14 +248,9 @@ def test_control_tokens_of_clients_are_plain_text_with_sanitize(server, serving)
 
 def test_metrics_count_what_was_generated(serving):
     with serving() as server:
-        tale = (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        )
-        messages = [{"role": "user", "content": tale}]
         whole = server.post(
             "/v1/chat/completions",
-            messages=messages,
+            messages=owned.CHAT,
             max_tokens=40,
             temperature=0,
             speculative={"nodes": 4},

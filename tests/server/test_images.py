@@ -249,9 +249,7 @@ def test_what_is_no_image_is_an_error_of_the_request(served, part, why):
     assert why in response.json()["error"]["message"]
 
 
-def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(
-    served,
-):
+def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served):
     large = encoded(Image.new("1", (8000, 8000)))
     body = chat_body(
         *({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20))

@@ -11,17 +11,9 @@ import pytest
 from foreword import SamplingParams
 from foreword.api.requests import Requests
 from foreword.server.dialects.completions import CompletionBody, prompts_of
+from owned import CHAT as TALE
 
 QUESTION = [{"role": "user", "content": "Define the word gasolene."}]
-TALE = [
-    {
-        "role": "user",
-        "content": (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        ),
-    }
-]
 
 
 def test_chat_gives_the_text_of_the_library(client, llm):
@@ -369,9 +361,7 @@ def test_a_bad_value_is_refused_by_name(client, fields, named):
     assert refused.value.body["type"] == "invalid_request_error"
 
 
-def test_unknown_fields_are_ignored_and_unknown_models_are_not(
-    client,
-):
+def test_unknown_fields_are_ignored_and_unknown_models_are_not(client):
     client.chat.completions.create(
         model="foreword-family",
         messages=QUESTION,

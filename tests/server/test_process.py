@@ -115,9 +115,7 @@ def test_bad_options_are_refused_before_a_model_loads(
     assert "Traceback" not in done.stderr
 
 
-def test_more_connections_than_descriptors_leave_a_server_that_answers(
-    server,
-):
+def test_more_connections_than_descriptors_leave_a_server_that_answers(server):
     """Idle ones, then streams that are dropped."""
     ask = b'{"prompt": "The", "max_tokens": 200, "ignore_eos": true, "stream": true}'
     head = (

@@ -32,18 +32,12 @@ from tiny_sizes import (
 VOCAB, HIDDEN, LAYERS = 256, 64, 3
 Named = Callable[[int, str], str]
 """(layer, our name of its tensor) -> the published name."""
-COMMON: dict[str, Any] = sizes(
-    HIDDEN,
-    96,
-    4,
-    2,
-    LAYERS,
+COMMON: dict[str, Any] = sizes(HIDDEN, 96, 4, 2, LAYERS, **NO_ENDS) | dict(
     vocab_size=VOCAB,
     moe_intermediate_size=32,
     head_dim=16,
     max_position_embeddings=512,
     tie_word_embeddings=True,
-    **NO_ENDS,
 )
 
 

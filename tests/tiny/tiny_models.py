@@ -108,10 +108,7 @@ FAMILIES: dict[str, Family] = {
         hf.DeepseekV3Config,
         options=latent(n_group=2, n_shared_experts=1, moe_intermediate_size=32),
     ),
-    "gpt-oss": Family(
-        hf.GptOssConfig,
-        options=_LOCAL_GLOBAL | _HEAD | _FEW_EXPERTS,
-    ),
+    "gpt-oss": Family(hf.GptOssConfig, options=_LOCAL_GLOBAL | _HEAD | _FEW_EXPERTS),
     "granite": Family(hf.GraniteConfig),
     "starcoder2": Family(hf.Starcoder2Config),
     "smollm3": Family(hf.SmolLM3Config, options=dict(num_hidden_layers=4)),

@@ -74,16 +74,5 @@ def linear(
 
 def decoder(**others: Any) -> Settings:
     """Return the sizes of a decoder of two layers with a context of 1,024 tokens."""
-    return sizes(
-        64,
-        96,
-        heads=4,
-        key_heads=2,
-        layers=2,
-        **dict(
-            vocab_size=320,
-            max_position_embeddings=1024,
-            initializer_range=0.15,
-        )
-        | others,
-    )
+    shared = dict(vocab_size=320, max_position_embeddings=1024, initializer_range=0.15)
+    return sizes(64, 96, 4, 2, 2) | shared | others

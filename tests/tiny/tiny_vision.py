@@ -24,17 +24,11 @@ from tiny_models import disturb, of_bytes
 from tiny_sizes import FULL, NO_ENDS, SLIDING, sizes
 
 VOCAB = 320
-SIZES: dict[str, Any] = sizes(
-    64,
-    96,
-    4,
-    2,
-    3,
-    **NO_ENDS | dict(pad_token_id=0),
+SIZES: dict[str, Any] = sizes(64, 96, 4, 2, 3, head_dim=16, **NO_ENDS) | dict(
+    pad_token_id=0,
     vocab_size=VOCAB,
     max_position_embeddings=2048,
     initializer_range=0.3,
-    head_dim=16,
     tie_word_embeddings=False,
 )
 TURNS = (

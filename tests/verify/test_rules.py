@@ -115,16 +115,21 @@ def test_an_unknown_rule_names_its_neighbour_and_the_rest():
     assert "Did you mean" not in str(error.value)
 
 
-@every_rule
-@every_probs
-def test_greedy_rules_agree_row_by_row(name, with_probs):
-    weights, draft, noise = problem(1, with_probs)
+def greedily(name, weights, draft, noise) -> torch.Tensor:
+    """Return what "match" accepts where the likeliest token is certain: all rules do."""
     certain = torch.full_like(weights, -torch.inf).scatter_(
         2, weights.argmax(-1, keepdim=True), 0.0
     )
     expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
-    assert expected.accepted.unique().tolist() == list(range(DEPTH + 1))
     assert_same(RULES[name].verify(certain, draft, noise), expected)
+    return expected.accepted
+
+
+@every_rule
+@every_probs
+def test_greedy_rules_agree_row_by_row(name, with_probs):
+    accepted = greedily(name, *problem(1, with_probs))
+    assert accepted.unique().tolist() == list(range(DEPTH + 1))
 
 
 @every_rule
@@ -198,13 +203,7 @@ def test_row_does_not_depend_on_width_or_on_its_batch(name, with_probs):
 @every_tree_rule
 @every_probs
 def test_greedy_rules_follow_the_same_branch(name, with_probs):
-    weights, draft, noise = forest(8, with_probs)
-    certain = torch.full_like(weights, -torch.inf).scatter_(
-        2, weights.argmax(-1, keepdim=True), 0.0
-    )
-    expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
-    assert len(expected.accepted.unique()) > 2
-    assert_same(RULES[name].verify(certain, draft, noise), expected)
+    assert len(greedily(name, *forest(8, with_probs)).unique()) > 2
 
 
 @every_tree_rule

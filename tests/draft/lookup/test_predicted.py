@@ -160,9 +160,7 @@ def test_only_draft_tokens_that_were_reached_are_learned_from():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_expected_answer_comes_in_few_rounds_and_is_not_changed(
-    temperature,
-):
+def test_expected_answer_comes_in_few_rounds_and_is_not_changed(temperature):
     params = SamplingParams(
         temperature=temperature, seed=3, max_tokens=32, ignore_eos=True
     )

@@ -45,9 +45,7 @@ def alone(llm: LLM) -> list[tuple[list[int], list[TokenLogprob]]]:
     ]
 
 
-def test_adapters_write_other_texts(
-    alone,
-):
+def test_adapters_write_other_texts(alone):
     assert len({tuple(text) for text, _ in alone}) == 9
 
 
@@ -62,11 +60,7 @@ def test_text_in_a_batch_is_that_of_each_adapter_alone(llm, alone, method):
         assert sum(one.stats.accepted for one in adapted) > 0
 
 
-def test_requests_of_all_adapters_share_each_forward(
-    llm,
-    alone,
-    monkeypatch,
-):
+def test_requests_of_all_adapters_share_each_forward(llm, alone, monkeypatch):
     rounds: list[int] = []
     read = llm.target.backend.read
 

@@ -28,11 +28,9 @@ WIDE = {
     "heads of 96": hf.LlamaConfig(**decoder(), head_dim=96),
     "heads of 128": hf.LlamaConfig(**decoder(), head_dim=128),
     "an MLP that 32 rows fill a cache with": hf.LlamaConfig(
-        **decoder(intermediate_size=8192),
+        **decoder(intermediate_size=8192)
     ),
-    "a vocabulary of odd size": hf.LlamaConfig(
-        **decoder(vocab_size=331),
-    ),
+    "a vocabulary of odd size": hf.LlamaConfig(**decoder(vocab_size=331)),
     "tied, of odd size, capped": hf.Gemma2Config(
         **decoder(vocab_size=321),
         head_dim=16,

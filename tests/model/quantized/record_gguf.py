@@ -43,10 +43,7 @@ MODELS: dict[str, PreTrainedConfig] = {
         num_experts_per_tok=2,
     ),
     "qwen35": hf.Qwen3_5TextConfig(
-        **DELTA_NET,
-        **linear(6, 16),
-        num_hidden_layers=4,
-        tie_word_embeddings=True,
+        **DELTA_NET, **linear(6, 16), num_hidden_layers=4, tie_word_embeddings=True
     ),
     "qwen35moe": hf.Qwen3_5MoeTextConfig(
         **DELTA_NET,

@@ -87,11 +87,18 @@ def replicas(doing: str = "") -> dict[int, int]:
     }
 
 
-@pytest.mark.slow
-def test_two_nodes_answer_as_one_model_does(cluster, file, local, tmp_path):
+@pytest.fixture
+def underway(cluster, file, tmp_path):
+    """A run on all nodes that has written something, and its file."""
     path = tmp_path / "out.jsonl"
     process = begun(file, path, "--ray", cluster.address)
     wait(process, path)
+    return process, path
+
+
+@pytest.mark.slow
+def test_two_nodes_answer_as_one_model_does(underway, local):
+    process, path = underway
     nodes = set(replicas().values())
     summary = ended(process)
     assert len(nodes) == 2
@@ -106,11 +113,9 @@ def test_two_nodes_answer_as_one_model_does(cluster, file, local, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
 def test_run_goes_on_after_its_own_process_is_killed(
-    cluster, file, local, tmp_path, sign
+    cluster, file, local, underway, sign
 ):
-    path = tmp_path / "out.jsonl"
-    process = begun(file, path, "--ray", cluster.address)
-    wait(process, path)
+    process, path = underway
     process.send_signal(sign)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == (-sign if sign == signal.SIGKILL else 130)
@@ -120,24 +125,16 @@ def test_run_goes_on_after_its_own_process_is_killed(
 
 
 @pytest.mark.slow
-def test_killed_replica_leaves_no_request_out_and_none_twice(
-    cluster, file, local, tmp_path
-):
-    path = tmp_path / "out.jsonl"
-    process = begun(file, path, "--ray", cluster.address)
-    wait(process, path)
+def test_killed_replica_leaves_no_request_out_and_none_twice(underway, local):
+    process, path = underway
     psutil.Process(min(replicas(".submit"))).kill()
     assert ended(process)["completed"] == COUNT
     assert texts(path.read_text()) == texts(local)
 
 
 @pytest.mark.slow
-def test_killed_node_leaves_no_request_out_and_none_twice(
-    cluster, file, local, tmp_path
-):
-    path = tmp_path / "out.jsonl"
-    process = begun(file, path, "--ray", cluster.address)
-    wait(process, path)
+def test_killed_node_leaves_no_request_out_and_none_twice(cluster, underway, local):
+    process, path = underway
     (other,) = cluster.worker_nodes
     cluster.remove_node(other, allow_graceful=False)
     try:

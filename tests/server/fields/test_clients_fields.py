@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
+import owned
 from foreword import LLM, SamplingParams
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-TALE = {
-    "role": "user",
-    "content": (
-        "Summarise: The river rose in the night and the miller moved his grain "
-        "upstairs."
-    ),
-}
+(TALE,) = owned.CHAT
 AGAIN = {"role": "user", "content": "Shorter."}
 CITY = {
     "type": "object",

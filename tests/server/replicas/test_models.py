@@ -11,7 +11,6 @@ import httpx2 as httpx
 import huggingface_hub
 import pytest
 
-from command import Here
 from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError, PrivatePaths
@@ -368,15 +367,9 @@ def test_folders_are_named_in_full(tmp_path):
         (("--models-memory", "0.01"), "it takes about"),
     ],
 )
-def test_what_contradicts_a_catalog_is_said(
-    folder,
-    monkeypatch,
-    capsys,
-    unchecked,
-    options,
-    words,
-):
-    here = Here(folder.parent, monkeypatch, capsys)
-    ended = here("serve", *options, "--models", "models", "--port", "0")
+def test_what_contradicts_a_catalog_is_said(folder, here, options, words):
+    ended = replace(here, folder=folder.parent)(
+        "serve", *options, "--models", "models", "--port", "0"
+    )
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split())

@@ -96,12 +96,7 @@ def machine(folder: Path, *nodes: str) -> None:
     ],
 )
 def test_replicas_are_spread_over_nodes(
-    tmp_path,
-    monkeypatch,
-    nodes,
-    allowed,
-    count,
-    expected,
+    tmp_path, monkeypatch, nodes, allowed, count, expected
 ):
     machine(tmp_path, *nodes)
     monkeypatch.setattr(cgroups, "NODES", tmp_path)
@@ -127,11 +122,7 @@ def test_replicas_are_spread_over_nodes(
     ],
 )
 def test_replicas_share_the_quota_of_their_container(
-    tmp_path,
-    monkeypatch,
-    most,
-    count,
-    shares,
+    tmp_path, monkeypatch, most, count, shares
 ):
     machine(tmp_path, "0-7", "8-15")
     monkeypatch.setattr(cgroups, "NODES", tmp_path)
@@ -142,9 +133,7 @@ def test_replicas_share_the_quota_of_their_container(
         places(3, gpus=False, most=2)
 
 
-def test_more_replicas_than_cores_or_gpus_are_refused(
-    monkeypatch,
-):
+def test_more_replicas_than_cores_or_gpus_are_refused(monkeypatch):
     with pytest.raises(InvalidRequest, match="cores"):
         places(5000, gpus=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from command import Here, have_ended
+from command import have_ended
 from foreword.native.cpu import cores
 
 CHAT = "/v1/chat/completions"
@@ -114,15 +114,8 @@ def test_router_counts_what_it_answers(router):
         (("--replica-gpus", "0"), "'--replica-gpus' without '--ray'"),
     ],
 )
-def test_options_that_would_be_ignored_are_refused(
-    tmp_path,
-    monkeypatch,
-    capsys,
-    unchecked,
-    options,
-    words,
-):
-    ended = Here(tmp_path, monkeypatch, capsys)("serve", "--port", "0", *options)
+def test_options_that_would_be_ignored_are_refused(here, options, words):
+    ended = here("serve", "--port", "0", *options)
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split())
 

@@ -5,17 +5,9 @@ from typing import Any
 
 import pytest
 
+from owned import CHAT as TALE
 from serving import Running
 
-TALE = [
-    {
-        "role": "user",
-        "content": (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        ),
-    }
-]
 DRAFTING = {"nodes": 4, "method": "lm"}
 
 
