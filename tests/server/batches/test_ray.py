@@ -87,18 +87,11 @@ def replicas(doing: str = "") -> dict[int, int]:
     }
 
 
-@pytest.fixture
-def underway(cluster, file, tmp_path):
-    """A run on all nodes that has written something, and its file."""
+@pytest.mark.slow
+def test_two_nodes_answer_as_one_model_does(cluster, file, local, tmp_path):
     path = tmp_path / "out.jsonl"
     process = begun(file, path, "--ray", cluster.address)
     wait(process, path)
-    return process, path
-
-
-@pytest.mark.slow
-def test_two_nodes_answer_as_one_model_does(underway, local):
-    process, path = underway
     nodes = set(replicas().values())
     summary = ended(process)
     assert len(nodes) == 2
@@ -113,9 +106,11 @@ def test_two_nodes_answer_as_one_model_does(underway, local):
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
 def test_run_goes_on_after_its_own_process_is_killed(
-    cluster, file, local, underway, sign
+    cluster, file, local, tmp_path, sign
 ):
-    process, path = underway
+    path = tmp_path / "out.jsonl"
+    process = begun(file, path, "--ray", cluster.address)
+    wait(process, path)
     process.send_signal(sign)
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == (-sign if sign == signal.SIGKILL else 130)
@@ -125,16 +120,24 @@ def test_run_goes_on_after_its_own_process_is_killed(
 
 
 @pytest.mark.slow
-def test_killed_replica_leaves_no_request_out_and_none_twice(underway, local):
-    process, path = underway
+def test_killed_replica_leaves_no_request_out_and_none_twice(
+    cluster, file, local, tmp_path
+):
+    path = tmp_path / "out.jsonl"
+    process = begun(file, path, "--ray", cluster.address)
+    wait(process, path)
     psutil.Process(min(replicas(".submit"))).kill()
     assert ended(process)["completed"] == COUNT
     assert texts(path.read_text()) == texts(local)
 
 
 @pytest.mark.slow
-def test_killed_node_leaves_no_request_out_and_none_twice(cluster, underway, local):
-    process, path = underway
+def test_killed_node_leaves_no_request_out_and_none_twice(
+    cluster, file, local, tmp_path
+):
+    path = tmp_path / "out.jsonl"
+    process = begun(file, path, "--ray", cluster.address)
+    wait(process, path)
     (other,) = cluster.worker_nodes
     cluster.remove_node(other, allow_graceful=False)
     try:
