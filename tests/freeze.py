@@ -9,8 +9,6 @@ kind of target, the server's four APIs, the command line, and public names. `pyt
 tests/freeze.py check methods names` compares some of them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -215,7 +215,7 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(
 @pytest.mark.parametrize(
     "name", [name for name, tokenizer in TOKENIZERS.items() if tokenizer.is_fast]
 )
-def test_pieces_come_as_early_as_from_decode_stream(name: str) -> None:
+def test_pieces_come_as_early_as_from_decode_stream(name):
     tokenizer = TOKENIZERS[name]
     tokens = tokenizer.encode(" ".join(SENTENCES), add_special_tokens=False)
     reader, stream = (
@@ -231,7 +231,7 @@ def test_pieces_come_as_early_as_from_decode_stream(name: str) -> None:
     assert pieces == expected
 
 
-def test_a_character_of_several_tokens_comes_with_its_last_byte() -> None:
+def test_a_character_of_several_tokens_comes_with_its_last_byte():
     tokens = BYTE_LEVEL.encode("😀")
     reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert len(tokens) > 1
@@ -241,7 +241,7 @@ def test_a_character_of_several_tokens_comes_with_its_last_byte() -> None:
     assert reader.finish() == ""
 
 
-def test_an_unfinished_character_comes_at_the_end_and_once() -> None:
+def test_an_unfinished_character_comes_at_the_end_and_once():
     tokens = BYTE_LEVEL.encode("a😀")[:-1]
     reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert "".join(reader.push(token)[0] for token in tokens) == "a"
@@ -249,7 +249,7 @@ def test_an_unfinished_character_comes_at_the_end_and_once() -> None:
     assert reader.finish() == ""
 
 
-def test_a_run_of_byte_tokens_waits_for_its_end() -> None:
+def test_a_run_of_byte_tokens_waits_for_its_end():
     first, second = BYTE_FALLBACK.convert_tokens_to_ids(["<0xC3>", "<0xA9>"])
     broken = [first, second, first]
     reader = Detokenizer(BYTE_FALLBACK, [], (), True)
@@ -257,7 +257,7 @@ def test_a_run_of_byte_tokens_waits_for_its_end() -> None:
     assert reader.finish() == "\ufffd" * 3
 
 
-def test_the_space_between_prompt_and_output_stays() -> None:
+def test_the_space_between_prompt_and_output_stays():
     prompt, tokens = (
         BYTE_FALLBACK.encode(words, add_special_tokens=False)
         for words in ("The", "quick fox")
@@ -272,7 +272,7 @@ def test_the_space_between_prompt_and_output_stays() -> None:
     )
 
 
-def test_prompt_that_ends_inside_a_character() -> None:
+def test_prompt_that_ends_inside_a_character():
     tokens = BYTE_LEVEL.encode("😀")
     text, _ = read(
         Detokenizer(BYTE_LEVEL, tokens[:-1], (), True),
@@ -292,16 +292,14 @@ def test_prompt_that_ends_inside_a_character() -> None:
         (("nowhere", "two!"), "one stop two three"),
     ],
 )
-def test_text_ends_before_the_stop_string_that_is_completed_first(
-    stop: tuple[str, ...], shown: str
-) -> None:
+def test_text_ends_before_the_stop_string_that_is_completed_first(stop, shown):
     tokens = BYTE_LEVEL.encode("one stop two three")
     text, stopped = read(Detokenizer(BYTE_LEVEL, [], stop, True), tokens)
     assert text == shown
     assert stopped == (shown != "one stop two three")
 
 
-def test_begun_stop_string_is_held_back() -> None:
+def test_begun_stop_string_is_held_back():
     letters = [BYTE_LEVEL.encode(letter)[0] for letter in "aababac"]
     reader = Detokenizer(BYTE_LEVEL, [], ("abac",), True)
     assert [reader.push(token) for token in letters] == [
@@ -316,7 +314,7 @@ def test_begun_stop_string_is_held_back() -> None:
     assert reader.finish() == ""
 
 
-def test_nothing_may_follow_a_stop_string() -> None:
+def test_nothing_may_follow_a_stop_string():
     reader = Detokenizer(BYTE_LEVEL, [], ("a",), True)
     token = BYTE_LEVEL.encode("a")[0]
     assert reader.push(token) == ("", True)

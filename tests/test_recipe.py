@@ -3,9 +3,7 @@ and a run that goes on.
 """
 
 import gzip
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,20 +13,16 @@ import transformers as hf
 from torch import nn
 
 import starter
+from folders import module_at
 from foreword import LLM, SamplingParams, bundled
+from tiny_sizes import sizes
 
 SCRIPT = Path(__file__).parents[1] / "recipes" / "family.py"
 
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipe_of_the_family", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(SCRIPT, "recipe_of_the_family")
 
 
 def texts(count: int, longest: int) -> list[list[int]]:
@@ -39,7 +33,7 @@ def texts(count: int, longest: int) -> list[list[int]]:
     ]
 
 
-def test_every_record_is_dealt_once_and_whole(recipe: ModuleType) -> None:
+def test_every_record_is_dealt_once_and_whole(recipe):
     pieces = texts(3000, 400)
     dealt = list(recipe.dealt(pieces, 1))
     assert {rows.tokens.shape[1] for rows in dealt} == set(recipe.LENGTHS)
@@ -69,7 +63,7 @@ def test_every_record_is_dealt_once_and_whole(recipe: ModuleType) -> None:
     )
 
 
-def test_a_record_sees_its_own_past_alone(recipe: ModuleType) -> None:
+def test_a_record_sees_its_own_past_alone(recipe):
     rows = recipe.Rows.of([[[5, 6, 7], [8, 9]], [[4, 3, 2, 1]]], 4)
     assert rows.tokens.tolist() == [[5, 6, 8, 0], [4, 3, 2, 0]]
     assert rows.next.tolist() == [[6, 7, 9, -1], [3, 2, 1, -1]]
@@ -77,7 +71,7 @@ def test_a_record_sees_its_own_past_alone(recipe: ModuleType) -> None:
     assert (rows.bias[0, 0] == 0).int().tolist() == seen
 
 
-def test_attention_is_torchs_forwards_and_backwards(recipe: ModuleType) -> None:
+def test_attention_is_torchs_forwards_and_backwards(recipe):
     torch.manual_seed(0)
     query, key, value = (
         torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True)
@@ -99,7 +93,7 @@ def test_attention_is_torchs_forwards_and_backwards(recipe: ModuleType) -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe: ModuleType) -> None:
+def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe):
     torch.manual_seed(0)
     hidden = torch.randn(37, 16).bfloat16().requires_grad_()
     output = torch.randn(50, 16).bfloat16().float().requires_grad_()
@@ -120,14 +114,7 @@ def test_the_loss_is_cross_entropy_and_so_is_its_gradient(recipe: ModuleType) ->
 
 
 ROWS = 512
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
+SMALL = sizes(64, 64, 2, 1, 2, head_dim=32)
 
 
 def written(folder: Path, count: int) -> Path:
@@ -145,12 +132,7 @@ def written(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_leaves_a_model(
-    recipe: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_goes_on_and_leaves_a_model(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recipe, "SIZES", recipe.SIZES | SMALL)
     monkeypatch.setattr(recipe, "ROWS", ROWS)
     corpus = written(tmp_path, 600)
@@ -197,12 +179,8 @@ def test_a_run_goes_on_and_leaves_a_model(
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["draft"], ["eagle", "dspark", "medusa"]])
 def test_drafters_learn_what_the_target_says(
-    recipe: ModuleType,
-    names: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    recipe, names, tmp_path, monkeypatch, capsys
+):
     torch.manual_seed(0)
     plans = recipe.plans()
     assert sorted(plans) == ["draft", "dspark", "eagle", "medusa"]

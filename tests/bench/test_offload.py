@@ -7,14 +7,11 @@ import pytest
 from foreword import bundled
 from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
-from foreword.native import cgroups, forward
-
-NATIVE = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+from foreword.native import cgroups
+from grids import NEEDS_C
 
 
-@NATIVE
+@NEEDS_C
 def test_fewer_bytes_are_read_per_token_with_drafts(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("12000000\n")
     (tmp_path / "memory.stat").write_text("anon 0\n")

@@ -18,6 +18,7 @@ from foreword.model import Model
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
 from foreword.verify import rule
+from tiny_sizes import sizes
 
 PROMPT = [5, 6, 7, 8]
 VOCAB = 97
@@ -26,12 +27,8 @@ VOCAB = 97
 @pytest.fixture(scope="module")
 def target() -> Model:
     config = LlamaConfig(
+        **sizes(48, 64, 6, 2, 2),
         vocab_size=VOCAB,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
         head_dim=16,
         initializer_range=0.3,
         max_position_embeddings=2048,

@@ -195,9 +195,7 @@ def even(tokens: int) -> torch.Tensor:
         (AdaEdlBudget(0.4), 6),
     ],
 )
-def test_chain_ends_before_draft_token_that_is_too_uncertain(
-    ends: DraftBudget, most: int
-):
+def test_chain_ends_before_draft_token_that_is_too_uncertain(ends, most):
     assert ends.chains
     assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [
         n > most for n in range(1, 10)

@@ -3,7 +3,6 @@ in a world of given costs; after Qwen2.5-Coder-0.5B drafting for 1.5B.
 """
 
 import random
-from collections.abc import Mapping
 
 import pytest
 
@@ -74,9 +73,7 @@ def seconds(budget: DraftBudget, heat: int, slow: float = 0.0) -> list[float]:
     [(TARGET, 0.0, 0), (TARGET, 0.3, 1), (LOADED, 0.0, 0), (LOADED, 0.3, 0)],
     ids=["idle", "busy", "loaded", "loaded, busy"],
 )
-def test_a_draft_model_that_agrees_is_used(
-    measured: Mapping[int, float], slow: float, heat: int
-):
+def test_a_draft_model_that_agrees_is_used(measured, slow, heat):
     fixed = [seconds(FixedBudget(count), heat, slow) for count in (0, 1, 2, 3, 5)]
     budget = AdaptiveBudget(measured)
     took = seconds(budget, heat, slow)

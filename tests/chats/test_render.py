@@ -75,7 +75,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize(("name", "format"), FORMATS.items())
-def test_the_format_of_a_template_is_found(name: str, format: str):
+def test_the_format_of_a_template_is_found(name, format):
     assert format_of(template(name)).name == format
 
 
@@ -107,7 +107,7 @@ def test_special_tags_are_known():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_tools_reach_the_template(use, name: str):
+def test_tools_reach_the_template(use, name):
     prompt = use(name, [QUESTION], TOOLS)
     assert "get_weather" in prompt
     assert "strict" not in prompt
@@ -116,7 +116,7 @@ def test_tools_reach_the_template(use, name: str):
 
 
 @pytest.mark.parametrize(("name", "format"), FORMATS.items())
-def test_a_call_is_shown_as_the_model_wrote_it(use, name: str, format: str):
+def test_a_call_is_shown_as_the_model_wrote_it(use, name, format):
     """What the template makes of a call is what the parser of its format reads."""
     prompt = use(name, CHAT, TOOLS)
     shown = prompt.rpartition("How is Paris?")[2]
@@ -191,9 +191,7 @@ def test_refused_system_messages_are_joined(use):
     )
 
 
-def test_developer_is_the_system_unless_the_template_has_one(
-    use, monkeypatch: pytest.MonkeyPatch
-):
+def test_developer_is_the_system_unless_the_template_has_one(use, monkeypatch):
     developer = {"role": "developer", "content": "Be brief."}
     assert use("qwen", [developer, QUESTION]) == use("qwen", [SYSTEM, QUESTION])
     assert use(None, [developer, QUESTION]) == use(None, [SYSTEM, QUESTION])
@@ -235,7 +233,7 @@ def test_the_prompt_tells_whether_reasoning_is_open(use):
         {"return_dict": False},
     ],
 )
-def test_options_of_ours_are_refused(options: dict):
+def test_options_of_ours_are_refused(options):
     with pytest.raises(
         InvalidRequest, match="cannot give the chat template the option"
     ):
@@ -244,7 +242,7 @@ def test_options_of_ours_are_refused(options: dict):
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("options", [[], "a", {1: 2}])
-def test_what_is_no_options_is_refused(options: object):
+def test_what_is_no_options_is_refused(options):
     with pytest.raises(InvalidRequest, match="cannot read template options"):
         llm().render([QUESTION], None, options)
 
@@ -278,9 +276,7 @@ def test_a_template_without_tools_gets_them_as_text(use):
     assert '"tool_calls"' in use(None, CHAT)
 
 
-def test_of_several_templates_the_one_for_tools_is_used(
-    use, monkeypatch: pytest.MonkeyPatch
-):
+def test_of_several_templates_the_one_for_tools_is_used(use, monkeypatch):
     plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
     monkeypatch.setattr(
         llm().tokenizer,
@@ -308,7 +304,7 @@ def test_parts_of_text_are_joined(use):
         ("Hi", 'must be {"type": "text"'),
     ],
 )
-def test_other_parts_are_refused_by_name(part: object, message: str):
+def test_other_parts_are_refused_by_name(part, message):
     with pytest.raises(InvalidRequest, match=message):
         llm().render([QUESTION, {"role": "user", "content": [part]}])
 
@@ -324,7 +320,7 @@ def test_other_parts_are_refused_by_name(part: object, message: str):
         ({"content": [{"type": "refusal", "refusal": "No."}]}, "No."),
     ],
 )
-def test_an_assistants_message_may_have_no_content(message: dict, content: str):
+def test_an_assistants_message_may_have_no_content(message, content):
     again = {"role": "user", "content": "Why?"}
     expected = llm().render(
         [QUESTION, {"role": "assistant", "content": content}, again]
@@ -357,7 +353,7 @@ def test_an_assistants_message_may_have_no_content(message: dict, content: str):
         ),
     ],
 )
-def test_wrong_calls_are_refused(message: dict, error: str):
+def test_wrong_calls_are_refused(message, error):
     with pytest.raises(InvalidRequest, match=error):
         llm().render([QUESTION, {"role": "assistant", **message}])
 
@@ -389,7 +385,7 @@ def function(**about: object) -> list[dict]:
         ([WEATHER, WEATHER], "cannot read tool 2: the name 'get_weather' is taken"),
     ],
 )
-def test_wrong_tools_are_refused(tools: object, error: str):
+def test_wrong_tools_are_refused(tools, error):
     with pytest.raises(InvalidRequest, match=error):
         llm().render([QUESTION], tools)
 
@@ -427,7 +423,7 @@ def control() -> str:
 
 
 @pytest.mark.parametrize("forged", [QUESTION, RESULT], ids=["user", "tool"])
-def test_sanitized_control_tokens_of_users_and_tools_are_text(clean, forged: dict):
+def test_sanitized_control_tokens_of_users_and_tools_are_text(clean, forged):
     chat = [
         *([QUESTION, CALLED] if forged is RESULT else ()),
         {**forged, "content": f"a{control()}b"},
@@ -439,7 +435,7 @@ def test_sanitized_control_tokens_of_users_and_tools_are_text(clean, forged: dic
 
 
 @pytest.mark.parametrize("role", ["assistant", "system"])
-def test_sanitized_control_tokens_of_other_roles_stay_tokens(clean, role: str):
+def test_sanitized_control_tokens_of_other_roles_stay_tokens(clean, role):
     found, given = clean(
         [{"role": role, "content": f"a{control()}b"}, QUESTION], "texts"
     )
@@ -447,7 +443,7 @@ def test_sanitized_control_tokens_of_other_roles_stay_tokens(clean, role: str):
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_sanitized_chats_without_control_tokens_stay_equal(clean, name: str | None):
+def test_sanitized_chats_without_control_tokens_stay_equal(clean, name):
     tools = TOOLS if name in FORMATS else None
     chat = CHAT if tools else [SYSTEM, QUESTION]
     found, given = clean(chat, name, tools)
@@ -455,7 +451,7 @@ def test_sanitized_chats_without_control_tokens_stay_equal(clean, name: str | No
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
-def test_sanitized_templates_write_their_control_tokens(clean, name: str | None):
+def test_sanitized_templates_write_their_control_tokens(clean, name):
     plain = {"role": "user", "content": "a b"}
     before = clean([plain], name)[0]
     found, given = clean([{**plain, "content": f"a{control()}b"}], name)
@@ -463,7 +459,7 @@ def test_sanitized_templates_write_their_control_tokens(clean, name: str | None)
     assert found.count(token) == before.count(token) == given.count(token) - 1
 
 
-def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch):
     monkeypatch.delattr(PreTrainedTokenizerBase, MARK, raising=False)
     with pytest.raises(
         InvalidRequest,

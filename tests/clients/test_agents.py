@@ -78,9 +78,7 @@ def has_image(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_reads_a_note_and_a_picture(
-    served: Running, tmp_path: Path, work: Path, name: str
-) -> None:
+def test_an_agent_reads_a_note_and_a_picture(served, tmp_path, work, name):
     agent, home = AGENTS[name], tmp_path / "home"
     home.mkdir()
     script = agent.calls(work)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from requested import CITY
 from requested import TOOLS as BOTH
 
@@ -29,13 +28,10 @@ from langchain_openai import ChatOpenAI
 TALE, TOOLS = {TALE!r}, {TOOLS!r}
 model = ChatOpenAI(model="foreword-family", base_url=URL, api_key="none", seed=4, max_tokens=200)
 """
-Program = Callable[[str], Any]
 Drafting = Callable[[], AbstractContextManager[None]]
 
 
-def test_litellm_gets_the_text_of_the_library(
-    program: Program, llm: LLM, drafting: Drafting
-) -> None:
+def test_litellm_gets_the_text_of_the_library(program, llm, drafting):
     params = SamplingParams(seed=4, max_tokens=40, logprobs=2)
     expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[
         0
@@ -61,9 +57,7 @@ print(json.dumps([whole.model_dump(), pieces, stream[-1].usage.model_dump()]))""
     assert [len(entry["top_logprobs"]) for entry in entries] == [2] * len(entries)
 
 
-def test_litellm_gets_tool_calls_whole_and_in_a_stream(
-    program: Program, drafting: Drafting
-) -> None:
+def test_litellm_gets_tool_calls_whole_and_in_a_stream(program, drafting):
     with drafting():
         whole, streamed, reason = program(f"""{LITELLM}
 ask |= dict(tools=TOOLS, tool_choice={{"type": "function", "function": {{"name": "get_weather"}}}}, max_tokens=200)
@@ -76,9 +70,7 @@ print(json.dumps([dict(whole), dict(choice.message.tool_calls[0].function), choi
     assert reason == "tool_calls"
 
 
-def test_langchain_gets_the_text_of_the_library(
-    program: Program, llm: LLM, drafting: Drafting
-) -> None:
+def test_langchain_gets_the_text_of_the_library(program, llm, drafting):
     params = SamplingParams(temperature=0.8, seed=4, max_tokens=40)
     expected = llm.generate([llm.render([{"role": "user", "content": TALE}])], params)[
         0
@@ -95,7 +87,7 @@ print(json.dumps([whole.content, pieces, whole.usage_metadata]))""")
     assert usage["input_tokens"] == len(expected.prompt_tokens)
 
 
-def test_langchain_gets_calls_and_objects(program: Program, drafting: Drafting) -> None:
+def test_langchain_gets_calls_and_objects(program, drafting):
     with drafting():
         call, found = program(f"""{LANGCHAIN}
 call = model.bind_tools(TOOLS, tool_choice="get_weather").invoke(TALE).tool_calls[0]

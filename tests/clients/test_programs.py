@@ -19,7 +19,6 @@ pytestmark = pytest.mark.clients
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 WORD = "Define the word gasolene."
 TOKENIZER = str(Path(foreword.bundled.__file__).parent / "target")
-Client = Callable[..., str]
 Drafting = Callable[[], AbstractContextManager[None]]
 
 
@@ -44,9 +43,7 @@ def home(tmp_path: Path, server: Running) -> str:
     return str(tmp_path)
 
 
-def test_llm_prints_the_text_of_the_library(
-    client: Client, home: str, llm: LLM, drafting: Drafting
-) -> None:
+def test_llm_prints_the_text_of_the_library(client, home, llm, drafting):
     expected = generated(llm, TALE, seed=4, max_tokens=40)
     options = ("-o", "seed", "4", "-o", "max_tokens", "40")
     with drafting():
@@ -57,9 +54,7 @@ def test_llm_prints_the_text_of_the_library(
     assert kept["output_tokens"] == len(expected.tokens)
 
 
-def test_llm_gets_objects_of_a_schema(
-    client: Client, home: str, drafting: Drafting
-) -> None:
+def test_llm_gets_objects_of_a_schema(client, home, drafting):
     schema = {
         "type": "object",
         "properties": {"city": {"enum": ["Paris", "Rome"]}},
@@ -80,8 +75,8 @@ def test_llm_gets_objects_of_a_schema(
 
 
 def test_transformers_chat_keeps_its_generation_settings(
-    client: Client, server: Running, llm: LLM, tmp_path: Path, drafting: Drafting
-) -> None:
+    client, server, llm, tmp_path, drafting
+):
     expected = generated(llm, TALE, temperature=0, max_tokens=24)
     asked = f"{TALE}\n!save\n!exit\n"
     with drafting():
@@ -135,9 +130,7 @@ QUESTIONS = [
 ]
 
 
-def test_lm_eval_scores_as_the_library_does(
-    client: Client, server: Running, llm: LLM, tmp_path: Path, drafting: Drafting
-) -> None:
+def test_lm_eval_scores_as_the_library_does(client, server, llm, tmp_path, drafting):
     (tmp_path / "choices.json").write_text("\n".join(map(json.dumps, QUESTIONS)))
     (tmp_path / "choices.yaml").write_text(CHOICES)
     (tmp_path / "tales.yaml").write_text(TALES)
@@ -180,9 +173,7 @@ def test_lm_eval_scores_as_the_library_does(
         assert sample["resps"] == [[expected.text]]
 
 
-def test_guidellm_measures_concurrent_requests(
-    client: Client, server: Running, llm: LLM, tmp_path: Path, drafting: Drafting
-) -> None:
+def test_guidellm_measures_concurrent_requests(client, server, llm, tmp_path, drafting):
     expected = {
         text: generated(llm, text, temperature=0, max_tokens=40)
         for text in (TALE, WORD)

@@ -1,7 +1,5 @@
 """Everything that a user can import from `foreword`, with signatures."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

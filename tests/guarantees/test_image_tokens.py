@@ -2,8 +2,6 @@
 that is written plainly.
 """
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +10,10 @@ import pytest
 import torch
 import transformers as hf
 
+from folders import module_at
 from foreword import LLM, Completion
 from foreword.model.loading.given import Given
+from tiny_sizes import decoder
 
 SCRIPT = Path(__file__).parents[2] / "recipes" / "image_tokens.py"
 COUNT = 2
@@ -34,13 +34,7 @@ this are hardly ever accepted.
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipe_of_image_tokens", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(SCRIPT, "recipe_of_image_tokens")
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +92,8 @@ def test_guidance_as_a_processor_is_exact(recipe, trained, llm):
 
 def tiny(kind: str) -> Given:
     """A random model of picture tokens, as transformers builds it."""
-    text = dict(
-        vocab_size=320,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    ends = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    text = decoder(max_position_embeddings=256, initializer_range=0.3, **ends)
     torch.manual_seed(1)
     return (
         hf.Emu3ForCausalLM(hf.Emu3TextConfig(**text))

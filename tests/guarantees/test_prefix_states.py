@@ -16,13 +16,11 @@ from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.draft.none import NoDrafter
 from foreword.model import Model, Read
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory
-from foreword.native.forward import library
 from foreword.types import SamplingParams
+from grids import NEEDS_C
 from running import Answer, Case, emptied, engine, finish, plain
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
 FAMILIES = ["qwen3.5", "lfm2"]
 PAGE = 64

@@ -10,12 +10,10 @@ from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.kv.limit import key_bytes
-from foreword.native import forward
-from running import prompts
+from grids import NEEDS_C
+from running import check_drafts, prompts
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 METHODS = "ngram suffix recycle lookahead lm eagle dspark layers tli cascade".split()
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 WEIGHTS, KV = {"weights": "int8"}, {"kv": "int8"}
@@ -31,18 +29,6 @@ def llm(request) -> LLM:
     return LLM(**request.param)
 
 
-def answers(llm: LLM, temperature: float, method: str, **how: object) -> list:
-    params = SamplingParams(
-        temperature=temperature,
-        seed=7,
-        max_tokens=24,
-        ignore_eos=True,
-        method=method,
-        **how,
-    )
-    return llm.generate([list(prompt) for prompt in prompts()[:3]], params)
-
-
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("method", "temperature"),
@@ -50,21 +36,12 @@ def answers(llm: LLM, temperature: float, method: str, **how: object) -> list:
     + [(name, 0.0) for name in ("suffix", "lm", "layers")],
 )
 def test_every_method_leaves_the_text_unchanged(llm, method, temperature):
-    plain, drafted = (
-        answers(llm, temperature, "none"),
-        answers(llm, temperature, method, nodes=4),
-    )
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert all(one.undrafted is None for one in drafted)
-    assert sum(one.stats.accepted for one in drafted) > 0
+    check_drafts(llm, method, temperature)
 
 
 def test_int8_weights_draft_for_int8_keys_and_values():
     # its draft model shares keys and values with the target
-    llm = LLM(kv="int8", method="quantized")
-    drafted, plain = answers(llm, 0.7, "quantized", nodes=4), answers(llm, 0.7, "none")
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert sum(one.stats.accepted for one in drafted) > 0
+    check_drafts(LLM(kv="int8", method="quantized"), "quantized", 0.7)
 
 
 @FORMS

@@ -19,6 +19,7 @@ from foreword.model.head_layers import LlamaConfig
 from foreword.model.layers import layer_count, layers_of
 from foreword.model.skip import LayerSkip
 from foreword.model.view import view
+from tiny_sizes import sizes
 
 FAMILIES = ["t5", "bart", *tiny_seq2seq.in_c("t5")]
 SOURCES = [list(range(60, 60 + length)) for length in (1, 5, 30, 66)]
@@ -65,18 +66,11 @@ def plain(name: str) -> list[list[int]]:
 
 def eagle(name: str) -> EagleHead:
     """A random head that knows only the tokens written most often."""
-    sizes = dict(
-        hidden_size=64,
-        intermediate_size=64,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-    )
     llama = LlamaConfig(
         vocab_size=tiny_seq2seq.VOCAB,
         max_position_embeddings=96,
         rms_norm_eps=1e-6,
-        **sizes,
+        **sizes(64, 64, 4, 2, head_dim=16),
     )
     layers = layer_count(target(name).hf.config)
     torch.manual_seed(0)

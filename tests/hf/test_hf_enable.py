@@ -15,6 +15,7 @@ import tiny_vision
 from foreword import InvalidRequest
 from generating import CollectedStream, ids
 from other_tokenizers import NEAR, TRANSLATED
+from tiny_sizes import sizes
 
 pytestmark = pytest.mark.usefixtures("four")
 UNCHANGED = "transformers runs this call unchanged"
@@ -463,18 +464,13 @@ def test_image_without_a_placeholder_goes_to_transformers():
 @pytest.mark.parametrize("decoder", [True, False])
 def test_bert_is_served_as_a_decoder_only(decoder):
     torch.manual_seed(1)
-    sizes = dict(
-        vocab_size=320,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
+    config = hf.BertConfig(
+        **sizes(32, 48, 2, layers=2, vocab_size=320),
+        is_decoder=decoder,
+        initializer_range=0.3,
+        pad_token_id=0,
     )
-    model = hf.BertLMHeadModel(
-        hf.BertConfig(
-            **sizes, is_decoder=decoder, initializer_range=0.3, pad_token_id=0
-        )
-    ).eval()
+    model = hf.BertLMHeadModel(config).eval()
     options = ids(9) | dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
     want = model.generate(**options)
     with foreword.enable(), warnings.catch_warnings(record=True) as caught:

@@ -2,7 +2,6 @@
 of each, on one load.
 """
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,73 +9,44 @@ import torch
 import transformers as hf
 
 import tiny_models
-from foreword.model.architectures import linears, lm_head
-from foreword.model.backend import Mode
+from foreword.model.architectures import lm_head
 from foreword.model.executors.native.build import build, refused
-from foreword.model.executors.registry import Order
 from foreword.model.kv.reads import Read
-from foreword.model.layers import layers_of
-from foreword.native.forward import reason
-from tiny_models import differing, near_truth, random, with_truth
+from grids import NEEDS_C
+from tiny_models import random, with_truth
+from tiny_native import check_near_truth, owned
+from tiny_sizes import FULL, LINEAR, SLIDING, decoder, experts, linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    reason() is not None, reason=f"no native kernel here: {reason()}"
-)
+pytestmark = NEEDS_C
 
-SIZES: dict[str, Any] = dict(
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    initializer_range=0.15,
-)
-HEADS: dict[str, Any] = dict(
-    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024
-)
-EYES: dict[str, Any] = dict(
-    hidden_size=32,
-    intermediate_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    image_size=28,
-    patch_size=14,
-)
+EYES: dict[str, Any] = sizes(32, 32, 2, layers=1, image_size=28, patch_size=14)
 QWEN_EYES: dict[str, Any] = dict(
     depth=1, hidden_size=32, intermediate_size=32, num_heads=2, out_hidden_size=64
+)
+GRANITE: dict[str, Any] = decoder(
+    layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96
 )
 GRID = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
 STRANGE: dict[str, Any] = {
     "qwen3.5, experts, one of which all ask": hf.Qwen3_5MoeTextConfig(
-        **{**SIZES, "initializer_range": 0.05},
-        **HEADS,
+        **decoder(initializer_range=0.05),
         head_dim=32,
-        layer_types=["linear_attention", "full_attention"],
-        linear_num_key_heads=2,
-        linear_num_value_heads=8,
-        linear_key_head_dim=16,
-        linear_value_head_dim=16,
-        num_experts=20,
-        num_experts_per_tok=3,
-        moe_intermediate_size=48,
-        shared_expert_intermediate_size=48,
+        layer_types=[LINEAR, FULL],
+        **linear(8, 16),
+        **experts(20, 3, 48, shared_expert_intermediate_size=48),
     ),
     "lfm2, experts by sigmoids, some preferred": hf.Lfm2MoeConfig(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         num_dense_layers=1,
-        layer_types=["conv", "full_attention"],
-        num_experts=6,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        routed_scaling_factor=1.5,
+        layer_types=["conv", FULL],
+        **experts(6, routed_scaling_factor=1.5),
         tie_word_embeddings=False,
     ),
     "olmoe, weights not normalized": hf.OlmoeConfig(
-        **SIZES, **HEADS, num_experts=17, num_experts_per_tok=5
+        **decoder(), num_experts=17, num_experts_per_tok=5
     ),
     "granite, experts": hf.GraniteMoeConfig(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         num_local_experts=8,
         num_experts_per_tok=8,
         residual_multiplier=0.3,
@@ -84,84 +54,55 @@ STRANGE: dict[str, Any] = {
         tie_word_embeddings=True,
     ),
     "experts in one layer of two, four all ask": hf.Qwen2MoeConfig(
-        **SIZES,
-        **HEADS,
-        num_experts=5,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
+        **decoder(),
+        **experts(5, shared_expert_intermediate_size=128),
         mlp_only_layers=[0],
-        shared_expert_intermediate_size=128,
     ),
     "pythia, one half after the other, odd size": hf.GPTNeoXConfig(
-        **{**SIZES, "vocab_size": 331},
-        num_attention_heads=4,
+        **sizes(64, 96, heads=4, layers=2, vocab_size=331, initializer_range=0.15),
         max_position_embeddings=1024,
         use_parallel_residual=False,
     ),
     "stablelm, both halves at once": hf.StableLmConfig(
-        **SIZES, **HEADS, use_parallel_residual=True, use_qkv_bias=True
+        **decoder(), use_parallel_residual=True, use_qkv_bias=True
     ),
     "nemotron, squares": hf.NemotronConfig(
-        **SIZES, **HEADS, head_dim=32, attention_bias=True, mlp_bias=True
+        **decoder(), head_dim=32, attention_bias=True, mlp_bias=True
     ),
-    "arcee": hf.ArceeConfig(**SIZES, **HEADS),
-    "jais2": hf.Jais2Config(**SIZES, **HEADS),
-    "olmo, norms without weights": hf.OlmoConfig(**SIZES, **HEADS),
+    "arcee": hf.ArceeConfig(**decoder()),
+    "jais2": hf.Jais2Config(**decoder()),
+    "olmo, norms without weights": hf.OlmoConfig(**decoder()),
     "ernie, biases": hf.Ernie4_5Config(
-        **SIZES, **HEADS, head_dim=32, tie_word_embeddings=False
+        **decoder(), head_dim=32, tie_word_embeddings=False
     ),
-    "helium": hf.HeliumConfig(**SIZES, **HEADS, head_dim=16),
-    "glm": hf.GlmConfig(
-        **SIZES, **HEADS, head_dim=32, attention_bias=True, pad_token_id=0
-    ),
+    "helium": hf.HeliumConfig(**decoder(), head_dim=16),
+    "glm": hf.GlmConfig(**decoder(), head_dim=32, attention_bias=True, pad_token_id=0),
     "seed": hf.SeedOssConfig(
-        **SIZES, **HEADS, head_dim=32, attention_bias=True, attention_out_bias=True
+        **decoder(), head_dim=32, attention_bias=True, attention_out_bias=True
     ),
     "exaone4": hf.Exaone4Config(
-        **SIZES,
-        **HEADS,
-        sliding_window=40,
-        layer_types=["sliding_attention", "full_attention"],
+        **decoder(), sliding_window=40, layer_types=[SLIDING, FULL]
     ),
     "hunyuan, normed once turned": hf.HunYuanDenseV1Config(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         head_dim=32,
-        rope_parameters={
-            "rope_type": "dynamic",
-            "rope_theta": 100.0,
-            "alpha": 50.0,
-            "factor": 1.0,
-        },
+        rope_parameters=dict(
+            rope_type="dynamic", rope_theta=100.0, alpha=50.0, factor=1.0
+        ),
     ),
     "granite 4, without states": hf.GraniteMoeHybridConfig(
-        **SIZES,
-        **HEADS,
-        layer_types=["attention"] * 2,
-        num_local_experts=0,
-        shared_intermediate_size=96,
+        **GRANITE,
         residual_multiplier=0.3,
         logits_scaling=4.0,
         position_embedding_type="rope",
     ),
-    "granite 4, without places": hf.GraniteMoeHybridConfig(
-        **SIZES,
-        **HEADS,
-        layer_types=["attention"] * 2,
-        num_local_experts=0,
-        shared_intermediate_size=96,
-    ),
+    "granite 4, without places": hf.GraniteMoeHybridConfig(**GRANITE),
     "ministral": hf.MinistralConfig(
-        **SIZES,
-        **HEADS,
-        head_dim=32,
-        sliding_window=40,
-        layer_types=["sliding_attention", "full_attention"],
+        **decoder(), head_dim=32, sliding_window=40, layer_types=[SLIDING, FULL]
     ),
     "ministral 3, which sees, warmer every 32 places": hf.Mistral3Config(
         text_config=hf.Ministral3Config(
-            **SIZES,
-            **HEADS,
+            **decoder(),
             head_dim=16,
             rope_parameters={
                 "rope_type": "yarn",
@@ -180,37 +121,28 @@ STRANGE: dict[str, Any] = {
         tie_word_embeddings=False,
     ),
     "llava": hf.LlavaConfig(
-        text_config=hf.LlamaConfig(**SIZES, **HEADS),
+        text_config=hf.LlamaConfig(**decoder()),
         vision_config=hf.CLIPVisionConfig(**EYES),
     ),
     "qwen 2 vl": hf.Qwen2VLConfig(
-        text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
+        text_config=dict(**decoder(), rope_parameters=GRID),
         vision_config=dict(
             depth=1, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=1
         ),
     ),
     "qwen 2.5 vl": hf.Qwen2_5_VLConfig(
-        text_config=dict(**SIZES, **HEADS, rope_parameters=GRID),
-        vision_config=QWEN_EYES,
+        text_config=dict(**decoder(), rope_parameters=GRID), vision_config=QWEN_EYES
     ),
     "qwen 3 vl": hf.Qwen3VLConfig(
-        text_config=dict(**SIZES, **HEADS, head_dim=16, rope_parameters=GRID),
+        text_config=dict(**decoder(), head_dim=16, rope_parameters=GRID),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
     "qwen 3 vl, experts": hf.Qwen3VLMoeConfig(
-        text_config=dict(
-            **SIZES,
-            **HEADS,
-            head_dim=16,
-            rope_parameters=GRID,
-            num_experts=6,
-            num_experts_per_tok=2,
-            moe_intermediate_size=32,
-        ),
+        text_config=dict(**decoder(), **experts(6), head_dim=16, rope_parameters=GRID),
         vision_config=dict(**QWEN_EYES, deepstack_visual_indexes=[0]),
     ),
     "a llama whose config names a window that it does not use": hf.LlamaConfig(
-        **SIZES, **HEADS, sliding_window=20
+        **decoder(), sliding_window=20
     ),
     "gpt2, tied": hf.GPT2Config(
         vocab_size=320,
@@ -256,22 +188,9 @@ def test_kind_keeps_every_promise(models, registers, text):
     backend = build(models[0])
     for name in (1, 2, 3):
         backend.open(name, 2 * LENGTH)
-    check_scores(models, backend, text)
+    check_near_truth(models, backend, text)
     check_bits(backend, text)
     check_weights(models[0], backend, text)
-
-
-def check_scores(models, backend, text: list[int]) -> None:
-    """They are those of the model up to rounding in bfloat16."""
-    found = torch.cat(
-        [
-            backend.read([Read(1, 0, text[:23], keep=23)]),
-            backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)]),
-        ]
-    )
-    ours, theirs = near_truth(models, text, found)
-    assert ours < theirs
-    assert ours < 0.05
 
 
 def check_bits(backend, text: list[int]) -> None:
@@ -298,19 +217,5 @@ def check_bits(backend, text: list[int]) -> None:
 
 def check_weights(source, kept, text: list[int]) -> None:
     """An owned model is held once, and gets its weights back."""
-    model = copy.deepcopy(source)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    backend = build(model, Order(Mode.TREE, "eager", owned=True))
-    parts = [
-        part
-        for layer in layers_of(model)
-        for parts in linears(layer).values()
-        for part in parts
-    ]
-    assert {part.weight.numel() for part in [*parts, lm_head(model)]} == {0}
-    backend.open(1, LENGTH)
-    assert torch.equal(
-        backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)])
-    )
-    backend.restore()
-    assert differing(before, model.state_dict()) == []
+    with owned(source, kept, text) as (model, _):
+        assert lm_head(model).weight.numel() == 0

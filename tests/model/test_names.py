@@ -10,15 +10,10 @@ import tiny_models
 from foreword.model import architectures
 from foreword.model.executors.native.supported import refused
 from foreword.model.layers import layers_of
-from foreword.native.forward import reason
+from grids import NEEDS_C
+from tiny_sizes import sizes
 
-SIZES = dict(
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-)
+SIZES = sizes(64, 96, 4, layers=2, vocab_size=320)
 SMALL_GPT2 = dict(vocab_size=320, n_embd=64, n_layer=2, n_head=4)
 SMALL_OPT = dict(
     vocab_size=320,
@@ -65,7 +60,7 @@ def test_what_the_c_side_does_not_compute_is_refused(config, why):
     )
 
 
-@pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+@NEEDS_C
 @pytest.mark.parametrize(
     "kind", ["gpt2", "gpt-neox", "opt", "phi", "cohere", "starcoder2", "glm4"]
 )

@@ -23,7 +23,6 @@ PICTURES = [
 ]
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SIDE, IMAGES = 2000, 12
-MEBIBYTE = 2**20
 
 
 def url(image: Image.Image) -> str:

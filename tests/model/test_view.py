@@ -12,12 +12,9 @@ from foreword.model.executors.native.build import build
 from foreword.model.skip import LayerSkip
 from foreword.model.view import CODINGS, GrowingView, View, view
 from foreword.native import forward
+from grids import NEEDS_C
 from running import prompts, target
 
-native = pytest.mark.skipif(
-    isinstance(forward.library(), str),
-    reason=f"no native kernel here: {forward.library()}",
-)
 SOME = LayerSkip(frozenset({1}), frozenset({0}))
 
 
@@ -63,7 +60,7 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
     return weight
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     ("bits", "step", "depth"), [(8, 1 / 127, 160), (4, 0.31, 160), (4, 0.31, 192)]
 )
@@ -126,7 +123,7 @@ def built(name):
     return tiny_models.extended("llama-gqa") if name == ODD else tiny_models.build(name)
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("bits", [4, 8])
 def test_bits_of_a_row_do_not_depend_on_the_batch(base, bits):
     backend = base.twin(base.empty_pool(), CODINGS[bits])
@@ -149,7 +146,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(base, bits):
     assert torch.equal(both[1:], alone[:2])
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("bits", [4, 8])
 def test_product_is_that_of_the_decoded_weights(bits):
     """The head alone: every half of every layer is left out."""
@@ -174,7 +171,7 @@ def test_product_is_that_of_the_decoded_weights(bits):
     ] * wanted.std()
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     ("name", "limits"),
     [
@@ -211,7 +208,7 @@ def test_scores_in_fewer_bits_are_near(name, limits):
     assert errors[1] < errors[2] < limits[1]
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NEEDS_C)])
 def test_halves_that_are_left_out_add_nothing(dtype):
     model = target(dtype)
     layers = range(model.hf.config.num_hidden_layers)
@@ -227,7 +224,7 @@ def test_halves_that_are_left_out_add_nothing(dtype):
     )
 
 
-@native
+@NEEDS_C
 def test_both_kinds_of_view_leave_out_the_same():
     made = [view(target(dtype), skip=SOME) for dtype in ("float32", "bfloat16")]
     assert [type(one.backend) for one in made] == [View, GrowingView]
@@ -242,7 +239,7 @@ def test_both_kinds_of_view_leave_out_the_same():
     assert (said[0] - said[1]).std() < 0.1 * apart
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     "skip",
     [LayerSkip(frozenset({0}), frozenset()), LayerSkip(frozenset(), frozenset({0}))],
@@ -258,7 +255,7 @@ def test_parallel_layer_can_skip_either_half(skip):
     assert (said[0] - said[1]).std() < 0.05 * said[0].std()
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=native)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NEEDS_C)])
 def test_target_ignores_what_is_written_after_its_text(dtype):
     """Nor that the pool grows under both."""
     model, tokens = target(dtype), text()
@@ -281,7 +278,7 @@ def test_target_ignores_what_is_written_after_its_text(dtype):
             model.close(name)
 
 
-@native
+@NEEDS_C
 def test_a_view_that_shares_needs_no_reading_of_its_own():
     model, tokens = target("bfloat16"), text()
     model.open(-5, 100)

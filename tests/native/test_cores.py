@@ -58,13 +58,7 @@ print(torch.get_num_threads())
         ),
     ],
 )
-def test_quota_of_a_container(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own: str,
-    files: dict[str, str],
-    expected: int,
-):
+def test_quota_of_a_container(tmp_path, monkeypatch, own, files, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(64)})
     (tmp_path / "own").write_text(own)
     for name, text in files.items():
@@ -76,7 +70,7 @@ def test_quota_of_a_container(
 @pytest.mark.parametrize(
     ("chosen", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "2"}, "2")]
 )
-def test_torch_takes_no_more_threads_than_cores(chosen: dict[str, str], threads: str):
+def test_torch_takes_no_more_threads_than_cores(chosen, threads):
     """Unless the user has chosen their number."""
     environment = {k: v for k, v in os.environ.items() if "_NUM_THREADS" not in k}
     ended = subprocess.run(
@@ -107,7 +101,7 @@ PROGRAM = Path(__file__).with_name("threads.c")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_idle_thread_takes_from_the_shares_of_others(tmp_path: Path):
+def test_idle_thread_takes_from_the_shares_of_others(tmp_path):
     """Of 7 chunks the shares are 0 to 2, 3 and 4, 5 and 6; of 4 they are 0
     and 1, 2, 3.
     """

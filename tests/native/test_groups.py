@@ -15,10 +15,9 @@ from foreword.model.executors.native.grouped import packed, whole
 from foreword.model.quantized.coded import Coded, Matrix, Scales, joined
 from foreword.native import forward
 from foreword.native.workspace import Workspace, multiplied
+from grids import NEEDS_C
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 OUTPUTS, DEPTH, ROWS = 48, 1024, 37
 empty = partial(torch.empty, dtype=torch.uint8)
 KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")

@@ -7,10 +7,9 @@ import pytest
 
 from foreword.errors import ModelError
 from foreword.native import forward, layout, suffix, tree
+from grids import NEEDS_C
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 FIELDS = [(name, c_int64) for name in ("count", "top_k", "shared", "inner")]
 FIELDS += [(name, c_int64) for name in ("sigmoid", "normed", "gated")]
 FIELDS += [("scale", c_float)]

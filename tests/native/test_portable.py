@@ -16,13 +16,11 @@ from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.native.angles import turns
-from foreword.native import forward
 from foreword.native.cpu import cpuinfo
+from grids import NEEDS_C
 from tiny_models import FAMILIES, build
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 PROGRAM = Path(__file__).with_name("portable.py")
 SETS = {
     "avx2": ("-march=x86-64-v3", "avx2 fma f16c"),

@@ -11,13 +11,9 @@ import torch
 from foreword.model.executors.native.layout import room
 from foreword.model.executors.native.unpack import unpacked
 from foreword.native import forward
-from foreword.native.forward import library
 from foreword.native.huge_pages import BLOCK, LARGE, Pages
 from foreword.native.workspace import Workspace, multiplied
-
-native = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+from grids import NEEDS_C
 
 DEPTHS = [48, 64, 96]
 """In AMX registers: too uneven for them, two steps, three."""
@@ -42,7 +38,7 @@ def random(*shape: int) -> torch.Tensor:
     ).bfloat16()
 
 
-@native
+@NEEDS_C
 def test_packed_weights_are_unpacked():
     for outputs in OUTPUTS:
         weight = random(outputs, 96)
@@ -62,7 +58,7 @@ PAIRWISE = {
 """
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     ("outputs", "depth", "threads"),
     [
@@ -87,7 +83,7 @@ def test_product_is_that_of_torch_whatever_rows_are_beside_it(outputs, depth, th
         )
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("registers")
 def test_many_rows_are_multiplied_in_bands(threads):

@@ -5,7 +5,7 @@
 """
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from browsing import ask, tab, watched_answer
 from foreword import LLM
@@ -33,7 +33,7 @@ def reference(served: Running, *turns: str, **more: object) -> str:
     ]["content"]
 
 
-def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -> None:
+def test_every_token_has_the_colour_of_its_origin(page, served):
     ask(page, TALE, seed="7", tokens="48")
     answer = page.locator(".answer")
     assert answer.text_content() == reference(served, TALE)
@@ -47,7 +47,7 @@ def test_every_token_has_the_colour_of_its_origin(page: Page, served: Running) -
     expect(page.locator(".strip")).to_contain_text("tokens a pass")
 
 
-def test_a_round_opens_and_shows_its_tree(page: Page) -> None:
+def test_a_round_opens_and_shows_its_tree(page):
     ask(page, TALE, seed="7", tokens="48")
     rounds = page.locator(".round")
     total = rounds.count()
@@ -73,9 +73,7 @@ def test_a_round_opens_and_shows_its_tree(page: Page) -> None:
 
 
 @pytest.mark.parametrize("way", ["button", "Escape"])
-def test_stop_ends_the_answer_here_and_on_the_server(
-    page: Page, served: Running, way: str
-) -> None:
+def test_stop_ends_the_answer_here_and_on_the_server(page, served, way):
     page.locator("#settings [name=tokens]").fill("900")
     page.locator("#composer textarea").fill(LONG)
     page.keyboard.press("Enter")
@@ -102,7 +100,7 @@ def test_stop_ends_the_answer_here_and_on_the_server(
     assert roles == [("user", LONG), ("assistant", text), ("user", "Go on.")]
 
 
-def test_keys_alone_ask_and_open_rounds(page: Page) -> None:
+def test_keys_alone_ask_and_open_rounds(page):
     page.locator("#composer textarea").focus()
     page.keyboard.type(TALE)
     page.keyboard.press("Enter")
@@ -123,7 +121,7 @@ def test_keys_alone_ask_and_open_rounds(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
+def test_plain_decoding_says_why_nothing_was_drafted(page):
     ask(page, TALE, method="none", tokens="8")
     assert page.locator(".answer .token.accepted").count() == 0
     expect(page.locator(".strip .note")).to_have_text(
@@ -134,7 +132,7 @@ def test_plain_decoding_says_why_nothing_was_drafted(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_settings_reach_the_request(page: Page, served: Running) -> None:
+def test_settings_reach_the_request(page, served):
     ask(page, TALE, method="ngram", nodes="8", temperature="0.9", seed="7", tokens="24")
     expect(page.locator(".card .note")).to_contain_text("method ngram · seed 7")
     assert page.locator(".answer").text_content() == reference(
@@ -142,7 +140,7 @@ def test_settings_reach_the_request(page: Page, served: Running) -> None:
     )
 
 
-def test_a_second_turn_goes_on_from_the_first(page: Page, served: Running) -> None:
+def test_a_second_turn_goes_on_from_the_first(page, served):
     ask(page, TALE, seed="7", tokens="24")
     first = page.locator(".answer").first.text_content() or ""
     ask(page, "Say it again.", seed="7", tokens="24")
@@ -154,7 +152,7 @@ def test_a_second_turn_goes_on_from_the_first(page: Page, served: Running) -> No
     expect(page.locator("#welcome")).to_be_visible()
 
 
-def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
+def test_an_answer_can_be_stopped(page, served):
     page.locator("#settings [name=temperature]").fill("0")
     page.locator("#settings [name=tokens]").fill("900")
     page.locator("#composer textarea").fill("Write a long list of animals.")
@@ -165,7 +163,7 @@ def test_an_answer_can_be_stopped(page: Page, served: Running) -> None:
     ask(page, TALE, tokens="8", temperature="0")  # its place is free again
 
 
-def test_the_page_changes_at_most_once_a_frame(page: Page) -> None:
+def test_the_page_changes_at_most_once_a_frame(page):
     """Tokens arrive faster than frames."""
     seen = watched_answer(page, "Write a long list of animals.", 200)
     assert seen["tokens"] > 100
@@ -174,7 +172,7 @@ def test_the_page_changes_at_most_once_a_frame(page: Page) -> None:
     assert page.locator(".round").count() > 30
 
 
-def test_sampling_of_the_model_fills_the_form(browser: Browser) -> None:
+def test_sampling_of_the_model_fills_the_form(browser):
     values = {"temperature": 0.65, "top_p": 0.9, "repetition_penalty": 1.05}
     with (
         LLM(nodes=4, generation_config=values) as llm,

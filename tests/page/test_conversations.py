@@ -1,10 +1,9 @@
 """A chat that people stay in: kept, tried again, edited, followed; errors in their place."""
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from browsing import ask, tab
-from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 LIST = "Write a long list of animals."
@@ -18,7 +17,7 @@ def messages(page: Page, act: object) -> list[tuple[str, str]]:
     return [(one["role"], one["content"]) for one in body["messages"]]
 
 
-def test_conversations_are_kept_opened_and_deleted(page: Page) -> None:
+def test_conversations_are_kept_opened_and_deleted(page):
     ask(page, TALE, seed="7", tokens="24")
     text = page.locator(".answer").text_content()
     rounds = page.locator(".round").count()
@@ -47,7 +46,7 @@ def test_conversations_are_kept_opened_and_deleted(page: Page) -> None:
     expect(page.locator("#chats")).to_be_hidden()
 
 
-def test_an_answer_is_asked_for_again_with_either_seed(page: Page) -> None:
+def test_an_answer_is_asked_for_again_with_either_seed(page):
     ask(page, TALE, temperature="1", seed="", tokens="24")
     text = page.locator(".answer").text_content()
     seed = (page.locator(".card .note").text_content() or "").split("seed ")[1]
@@ -63,7 +62,7 @@ def test_an_answer_is_asked_for_again_with_either_seed(page: Page) -> None:
     expect(page.locator(".turn")).to_have_count(1)
 
 
-def test_a_question_is_edited_and_replaces_what_came_after(page: Page) -> None:
+def test_a_question_is_edited_and_replaces_what_came_after(page):
     ask(page, TALE, seed="7", tokens="8")
     ask(page, "Go on.", tokens="8")
     page.get_by_role("button", name="Edit").first.click()
@@ -77,13 +76,13 @@ def test_a_question_is_edited_and_replaces_what_came_after(page: Page) -> None:
     expect(page.locator(".turn")).to_have_count(1)
 
 
-def test_arrow_up_brings_the_last_question_back(page: Page) -> None:
+def test_arrow_up_brings_the_last_question_back(page):
     ask(page, TALE, tokens="4")
     page.locator("#composer textarea").press("ArrowUp")
     expect(page.locator("#composer textarea")).to_have_value(TALE)
 
 
-def test_settings_and_the_system_prompt_are_sent_and_kept(page: Page) -> None:
+def test_settings_and_the_system_prompt_are_sent_and_kept(page):
     page.get_by_text("More settings").click()
     for name, value in (("system", "Be brief."), ("top_p", "0.9"), ("stop", "river")):
         page.locator(f"#settings [name={name}]").fill(value)
@@ -102,7 +101,7 @@ def test_settings_and_the_system_prompt_are_sent_and_kept(page: Page) -> None:
     assert page.locator("#settings [name=tokens]").input_value() == "128"
 
 
-def test_an_error_stands_where_the_answer_would_be(page: Page) -> None:
+def test_an_error_stands_where_the_answer_would_be(page):
     page.locator("#composer textarea").fill("word " * 2000)
     page.keyboard.press("Enter")
     failure = page.locator(".turn .failure")
@@ -114,7 +113,7 @@ def test_an_error_stands_where_the_answer_would_be(page: Page) -> None:
     assert messages(page, lambda: ask(page, TALE, tokens="4")) == [("user", TALE)]
 
 
-def test_a_failed_turn_stays_and_can_be_tried_again(page: Page) -> None:
+def test_a_failed_turn_stays_and_can_be_tried_again(page):
     def lost(route: object) -> None:
         route.abort()  # type: ignore[attr-defined]
 
@@ -137,7 +136,7 @@ def test_a_failed_turn_stays_and_can_be_tried_again(page: Page) -> None:
 FOOT = "document.documentElement.scrollHeight - innerHeight - scrollY"
 
 
-def test_the_page_follows_the_answer_unless_the_reader_scrolled(page: Page) -> None:
+def test_the_page_follows_the_answer_unless_the_reader_scrolled(page):
     ask(page, LIST, tokens="400")
     expect(page.locator("#composer")).to_be_in_viewport()
     assert page.evaluate("scrollY") > 0
@@ -154,9 +153,7 @@ def test_the_page_follows_the_answer_unless_the_reader_scrolled(page: Page) -> N
     expect(page.locator("#composer")).to_be_in_viewport()
 
 
-def test_the_first_tap_on_a_phone_opens_the_pass_of_that_word(
-    browser: Browser, served: Running
-) -> None:
+def test_the_first_tap_on_a_phone_opens_the_pass_of_that_word(browser, served):
     with tab(browser, width=390) as opened:
         page = opened.page
         page.goto(served.url)
@@ -167,7 +164,7 @@ def test_the_first_tap_on_a_phone_opens_the_pass_of_that_word(
 
 
 @pytest.mark.parametrize("way", ["typed", "drafter"])
-def test_the_reader_drafts_and_sees_why(page: Page, way: str) -> None:
+def test_the_reader_drafts_and_sees_why(page, way):
     typed = "rose in the morning and"
     page.locator("[name=words]").fill(typed)
     if way == "typed":

@@ -72,7 +72,7 @@ def transfer(page: Page, event: str, at: str, seed: int) -> None:
     )
 
 
-def test_a_chosen_image_goes_with_the_prompt(page: Page, seeing: Running) -> None:
+def test_a_chosen_image_goes_with_the_prompt(page, seeing):
     page.locator("#attach input").set_input_files([file(1)])
     expect(page.locator("#images img")).to_have_count(1)
     ask(page, PROMPT, tokens="16", temperature="0")
@@ -81,7 +81,7 @@ def test_a_chosen_image_goes_with_the_prompt(page: Page, seeing: Running) -> Non
     expect(page.locator("#images")).to_be_hidden()
 
 
-def test_images_are_dropped_pasted_and_removed(page: Page, seeing: Running) -> None:
+def test_images_are_dropped_pasted_and_removed(page, seeing):
     transfer(page, "drop", "#log", 2)
     expect(page.locator("#images img")).to_have_count(1)
     transfer(page, "paste", "#composer textarea", 3)
@@ -94,7 +94,7 @@ def test_images_are_dropped_pasted_and_removed(page: Page, seeing: Running) -> N
 
 
 @pytest.mark.slow
-def test_the_next_turn_still_sees_the_image(page: Page, seeing: Running) -> None:
+def test_the_next_turn_still_sees_the_image(page, seeing):
     page.locator("#attach input").set_input_files([file(1)])
     ask(page, PROMPT, tokens="16", temperature="0")
     first = page.locator(".answer").first.text_content()
@@ -108,9 +108,7 @@ def test_the_next_turn_still_sees_the_image(page: Page, seeing: Running) -> None
 
 
 @pytest.mark.slow
-def test_a_model_that_reads_text_only_has_no_button(
-    browser: Browser, served: Running
-) -> None:
+def test_a_model_that_reads_text_only_has_no_button(browser, served):
     with tab(browser) as opened:
         opened.page.goto(served.url)
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from browsing import Tab, ask, recorded, tab, upload
 from command import Here
@@ -43,7 +43,7 @@ def alone(
         ] == []
 
 
-def test_the_slider_moves_through_the_rounds(page: Page) -> None:
+def test_the_slider_moves_through_the_rounds(page):
     ask(page, TALE, seed="7", tokens="32")
     rounds, slider = page.locator(".round").count(), page.locator(".replay input")
     assert slider.get_attribute("max") == str(rounds)
@@ -59,9 +59,7 @@ def test_the_slider_moves_through_the_rounds(page: Page) -> None:
     assert page.locator(".heat i").count() == rounds
 
 
-def test_a_saved_answer_is_a_recording_that_opens_again(
-    page: Page, tmp_path: Path
-) -> None:
+def test_a_saved_answer_is_a_recording_that_opens_again(page, tmp_path):
     ask(page, TALE, seed="7", tokens="32")
     text = page.locator(".answer").text_content()
     with page.expect_download() as saved:
@@ -77,7 +75,7 @@ def test_a_saved_answer_is_a_recording_that_opens_again(
     expect(page.locator(".card .note")).to_contain_text("seed 7")
 
 
-def test_one_file_shows_an_answer_without_a_server(alone: Tab, recording: str) -> None:
+def test_one_file_shows_an_answer_without_a_server(alone, recording):
     page, value = alone.page, json.loads(recording)
     assert page.locator(".answer").text_content() == value["answer"]
     assert page.locator(".answer .token.accepted").count() > 0
@@ -88,9 +86,7 @@ def test_one_file_shows_an_answer_without_a_server(alone: Tab, recording: str) -
 
 
 @pytest.mark.slow
-def test_a_pair_races_in_the_file(
-    browser: Browser, recording: str, tmp_path: Path
-) -> None:
+def test_a_pair_races_in_the_file(browser, recording, tmp_path):
     file = tmp_path / "pair.html"
     plain = {**json.loads(recording), "method": "none"}
     plain["rounds"] = [one for round_ in plain["rounds"] for one in plainly(round_)]
@@ -125,9 +121,7 @@ def round_with(value: dict[str, Any], **more: object) -> dict[str, Any]:
     return {**value, "rounds": [{**value["rounds"][0], **more}]}
 
 
-def test_file_that_is_no_recording_is_refused_in_words(
-    page: Page, recording: str
-) -> None:
+def test_file_that_is_no_recording_is_refused_in_words(page, recording):
     value = json.loads(recording)
     for content, words in (
         ("no JSON", "it is not JSON"),
@@ -144,7 +138,7 @@ def test_file_that_is_no_recording_is_refused_in_words(
         expect(page.locator("#served")).to_contain_text("foreword-family")
 
 
-def test_only_the_files_of_the_page_are_served() -> None:
+def test_only_the_files_of_the_page_are_served():
     assert static_file("main.js") is not None
     for name in (
         "../files.py",

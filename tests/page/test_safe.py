@@ -3,15 +3,15 @@ technology finds.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from browsing import Tab, ask, recorded, tab, upload
+from browsing import ask, recorded, tab, upload
 from foreword.page.files import Shown, write_self_contained
-from serving import Running, running
+from owned import TALE
+from serving import running
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -52,15 +52,13 @@ def unharmed(page: Page, answer: str) -> None:
     assert page.locator("img, main script, a[href], svg[onload], iframe").count() == 0
 
 
-def test_markup_in_a_recording_is_shown_as_text(open_tab: Tab, hostile: str) -> None:
+def test_markup_in_a_recording_is_shown_as_text(open_tab, hostile):
     upload(open_tab.page, "hostile.json", hostile)
     expect(open_tab.page.locator(".answer")).to_have_count(1)
     unharmed(open_tab.page, json.loads(hostile)["answer"])
 
 
-def test_markup_in_a_single_file_is_shown_as_text(
-    browser: Browser, hostile: str, tmp_path: Path
-) -> None:
+def test_markup_in_a_single_file_is_shown_as_text(browser, hostile, tmp_path):
     file = tmp_path / "hostile.html"
     write_self_contained(file, [Shown(HOSTILE[1], hostile)], title=HOSTILE[1])
     with tab(browser) as opened:
@@ -73,13 +71,13 @@ def test_markup_in_a_single_file_is_shown_as_text(
 
 
 @pytest.mark.slow
-def test_markup_in_a_prompt_is_shown_as_text(page: Page) -> None:
+def test_markup_in_a_prompt_is_shown_as_text(page):
     ask(page, HOSTILE[0], tokens="4")
     assert page.locator(".asked").text_content() == HOSTILE[0]
     assert page.locator("img").count() == 0
 
 
-def test_the_policy_lets_nothing_else_run(open_tab: Tab, served: Running) -> None:
+def test_the_policy_lets_nothing_else_run(open_tab, served):
     page = open_tab.page
     policy = served.http.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -99,7 +97,7 @@ def test_the_policy_lets_nothing_else_run(open_tab: Tab, served: Running) -> Non
     ]
 
 
-def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> None:
+def test_a_server_with_keys_asks_for_one(browser, served):
     from foreword.server.settings import hashed
 
     with (
@@ -126,20 +124,13 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, served: Running) -> N
         ),
     ],
 )
-def test_axe_finds_nothing(
-    browser: Browser, served: Running, scheme: str, width: int
-) -> None:
+def test_axe_finds_nothing(browser, served, scheme, width):
     with tab(browser, scheme, width) as opened:
         page = opened.page
         page.goto(served.url)
         expect(page.locator("#served")).to_contain_text("foreword-family")
         clean(page)
-        ask(
-            page,
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs.",
-            tokens="32",
-        )
+        ask(page, TALE, tokens="32")
         clean(page)
         page.locator(".round").nth(1).click()
         clean(page)
@@ -166,7 +157,7 @@ def clean(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_tabs_are_reached_by_arrow_keys(page: Page) -> None:
+def test_tabs_are_reached_by_arrow_keys(page):
     page.get_by_role("tab", name="Chat").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Race")).to_be_focused()

@@ -1,6 +1,6 @@
 """What if: an answer of the page, re-scored for other methods by the server."""
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from browsing import ask, tab
 from serving import Running
@@ -19,7 +19,7 @@ def recording(served: Running, tokens: int = 24) -> dict:
     return choice["recording"] | {"rounds": choice["rounds"]}
 
 
-def test_methods_are_compared_under_an_answer(page: Page) -> None:
+def test_methods_are_compared_under_an_answer(page):
     ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
     passes = page.locator(".round").count()
     page.get_by_text("What if").click()
@@ -33,7 +33,7 @@ def test_methods_are_compared_under_an_answer(page: Page) -> None:
     assert {name for name, _ in by_name} == {"none", "lm", "suffix", "ngram", "eagle"}
 
 
-def test_passes_of_a_method_open_and_close_by_keys(page: Page) -> None:
+def test_passes_of_a_method_open_and_close_by_keys(page):
     ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
     passes = page.locator(".round").count()
     page.get_by_text("What if").click()
@@ -67,9 +67,7 @@ def test_passes_of_a_method_open_and_close_by_keys(page: Page) -> None:
     expect(other).to_have_attribute("aria-expanded", "false")
 
 
-def test_passes_are_read_on_a_phone_without_scrolling_the_page(
-    browser: Browser, served: Running
-) -> None:
+def test_passes_are_read_on_a_phone_without_scrolling_the_page(browser, served):
     with tab(browser, width=390) as opened:
         page = opened.page
         page.goto(served.url)
@@ -84,7 +82,7 @@ def test_passes_are_read_on_a_phone_without_scrolling_the_page(
         assert tree["x"] + tree["width"] <= 390
 
 
-def test_the_route_compares_and_refuses_in_words(served: Running) -> None:
+def test_the_route_compares_and_refuses_in_words(served):
     own = recording(served)
     found = served.post(
         "/speculation/whatif", recording=own, methods=["lm"], nodes=[2], trees=True

@@ -3,8 +3,6 @@
 `make durations` measures them again, on an idle machine; without other load, two cores finish at nearly the same time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict

@@ -71,7 +71,7 @@ def begun(folder: Path, *options: str, limit: float) -> subprocess.Popen[str]:
     )
 
 
-def test_each_hanging_test_costs_itself(tmp_path: Path, mark: str) -> None:
+def test_each_hanging_test_costs_itself(tmp_path, mark):
     (tmp_path / "test_waits.py").write_text(WAITS)
     (tmp_path / "test_stuck.py").write_text(STUCK)
     options = ["-n", "2", "--dist", "loadfile", "--max-worker-restart", "2"]
@@ -95,9 +95,7 @@ def test_each_hanging_test_costs_itself(tmp_path: Path, mark: str) -> None:
         (signal.SIGINT, "2"),
     ],
 )
-def test_run_that_is_cut_leaves_no_process(
-    tmp_path: Path, mark: str, number: int, workers: str
-) -> None:
+def test_run_that_is_cut_leaves_no_process(tmp_path, mark, number, workers):
     (tmp_path / "test_waits.py").write_text(WAITS)
     run = begun(tmp_path, "-n", workers, limit=1000)
     wait_for(lambda: len([*reaper.marked(mark)]) > 2 + int(workers), "all", run)

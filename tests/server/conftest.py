@@ -1,7 +1,5 @@
 """A server with the bundled models, shared by the tests of one worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial

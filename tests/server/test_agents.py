@@ -2,8 +2,6 @@
 Continue, Zed.
 """
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from serving import Running
 
 ASKED = (
@@ -148,7 +146,7 @@ def claude(**fields: Any) -> dict[str, Any]:
     }
 
 
-def test_claude_code_streams_a_tool_call(server: Running) -> None:
+def test_claude_code_streams_a_tool_call(server):
     body = claude(tool_choice={"type": "tool", "name": "Read"}, seed=1)
     found = events(server, "/v1/messages?beta=true", body, **CLAUDE)
     kinds = [one["type"] for one in found]
@@ -172,7 +170,7 @@ def test_claude_code_streams_a_tool_call(server: Running) -> None:
     assert counts["num_accepted_draft_tokens"] > 0
 
 
-def test_claude_code_system_messages_without_billing(server: Running, llm: LLM) -> None:
+def test_claude_code_system_messages_without_billing(server, llm):
     turns = [
         {
             "role": "user",
@@ -203,7 +201,7 @@ def test_claude_code_system_messages_without_billing(server: Running, llm: LLM) 
     assert usage["output_tokens"] == len(expected.tokens)
 
 
-def test_claude_code_counts_the_tokens_that_it_is_billed_for(server: Running) -> None:
+def test_claude_code_counts_the_tokens_that_it_is_billed_for(server):
     body = claude(stream=False, max_tokens=1)
     counted = {
         name: body[name]
@@ -220,7 +218,7 @@ def test_claude_code_counts_the_tokens_that_it_is_billed_for(server: Running) ->
     )
 
 
-def test_claude_code_names_a_session_in_json(server: Running) -> None:
+def test_claude_code_names_a_session_in_json(server):
     """It asks for titles in `output_config.format`."""
     schema = {
         "type": "object",
@@ -247,7 +245,7 @@ def test_claude_code_names_a_session_in_json(server: Running) -> None:
 # ---- Open WebUI, Continue, Zed, transformers
 
 
-def test_open_webui_asks_for_title_and_tags(server: Running, llm: LLM) -> None:
+def test_open_webui_asks_for_title_and_tags(server, llm):
     listed = server.http.get(
         "/v1/models", headers={"authorization": "Bearer none"}
     ).json()["data"]
@@ -296,7 +294,7 @@ def test_open_webui_asks_for_title_and_tags(server: Running, llm: LLM) -> None:
     assert found[-1]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
 
 
-def test_continue_completes_with_many_stops(server: Running, llm: LLM) -> None:
+def test_continue_completes_with_many_stops(server, llm):
     stops = [
         "<fim_prefix>",
         "<fim_suffix>",
@@ -333,7 +331,7 @@ def test_continue_completes_with_many_stops(server: Running, llm: LLM) -> None:
     ] == expected.finish_reason
 
 
-def test_zed_goes_on_after_a_tool_result(server: Running) -> None:
+def test_zed_goes_on_after_a_tool_result(server):
     call = {
         "id": "call_1",
         "type": "function",
@@ -392,9 +390,7 @@ def test_zed_goes_on_after_a_tool_result(server: Running) -> None:
 
 
 @pytest.mark.parametrize("form", [json.dumps, dict])
-def test_settings_of_transformers_chat_are_kept(
-    server: Running, llm: LLM, form: Any
-) -> None:
+def test_settings_of_transformers_chat_are_kept(server, llm, form):
     """It sends a generation config as JSON text, and nothing else."""
     messages = [{"role": "user", "content": ASKED}]
     config = form(
@@ -424,9 +420,7 @@ def test_settings_of_transformers_chat_are_kept(
 @pytest.mark.parametrize(
     ("config", "named"), [("{", "generation_config"), ('{"num_beams": 4}', "num_beams")]
 )
-def test_settings_that_cannot_be_kept_are_refused(
-    server: Running, config: str, named: str
-) -> None:
+def test_settings_that_cannot_be_kept_are_refused(server, config, named):
     body = {"messages": [{"role": "user", "content": "x"}], "generation_config": config}
     response = server.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 400
@@ -547,7 +541,7 @@ def last_item(found: list[Any]) -> dict[str, Any]:
     return item
 
 
-def test_codex_is_answered_in_text(server: Running) -> None:
+def test_codex_is_answered_in_text(server):
     found = events(
         server,
         "/v1/responses",
@@ -563,9 +557,7 @@ def test_codex_is_answered_in_text(server: Running) -> None:
 
 
 @pytest.mark.parametrize("is_additional", [False, True])
-def test_codex_calls_a_tool_of_a_namespace(
-    server: Running, is_additional: bool
-) -> None:
+def test_codex_calls_a_tool_of_a_namespace(server, is_additional):
     """Since 0.144 it sends tools as an item of the input."""
     body = codex(tool_choice={"type": "function", "name": "agents__spawn_agent"})
     if is_additional:

@@ -1,14 +1,12 @@
 """Anthropic's own client against the server, as Claude Code uses it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
 import anthropic
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from foreword.errors import ContextExceeded
 from foreword.server.errors import as_api_error
 from serving import Running
@@ -24,9 +22,7 @@ def client(server: Running) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def test_a_message_is_the_text_of_the_library(
-    client: anthropic.Anthropic, llm: LLM
-) -> None:
+def test_a_message_is_the_text_of_the_library(client, llm):
     system = "Answer in one sentence."
     prompt = llm.render(
         [{"role": "system", "content": system}, {"role": "user", "content": TALE}]
@@ -50,7 +46,7 @@ def test_a_message_is_the_text_of_the_library(
     assert got.usage.output_tokens == len(expected.tokens)
 
 
-def test_a_stream_has_every_event_in_order(client: anthropic.Anthropic) -> None:
+def test_a_stream_has_every_event_in_order(client):
     ask = dict(
         model="foreword-family",
         messages=[{"role": "user", "content": TALE}],
@@ -68,7 +64,7 @@ def test_a_stream_has_every_event_in_order(client: anthropic.Anthropic) -> None:
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-def test_stop_sequences_are_named(client: anthropic.Anthropic) -> None:
+def test_stop_sequences_are_named(client):
     ask = dict(
         model="foreword-family",
         messages=[{"role": "user", "content": TALE}],
@@ -83,7 +79,7 @@ def test_stop_sequences_are_named(client: anthropic.Anthropic) -> None:
     assert cut.content[0].text == text[: text.index(word)]
 
 
-def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
+def test_tokens_are_counted(client, llm):
     counted = client.messages.count_tokens(
         model="claude-of-tomorrow", messages=[{"role": "user", "content": TALE}]
     )
@@ -98,9 +94,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"role": "user", "content": 3}, "content"),
     ],
 )
-def test_errors_have_the_dialects_shape(
-    client: anthropic.Anthropic, message: dict[str, object], named: str
-) -> None:
+def test_errors_have_the_dialects_shape(client, message, named):
     with pytest.raises(anthropic.BadRequestError) as refused:
         client.messages.create(
             model="foreword-family", messages=[message], max_tokens=5
@@ -112,7 +106,7 @@ def test_errors_have_the_dialects_shape(
     assert body["request_id"] == refused.value.response.headers["x-request-id"]
 
 
-def test_max_tokens_is_needed(server: Running) -> None:
+def test_max_tokens_is_needed(server):
     response = server.http.post(
         "/v1/messages", json={"messages": [{"role": "user", "content": "x"}]}
     )
@@ -180,9 +174,7 @@ FOREIGN = [
 """A thread that began with Anthropic."""
 
 
-def test_blocks_of_another_host_are_kept_as_text(
-    client: anthropic.Anthropic, llm: LLM
-) -> None:
+def test_blocks_of_another_host_are_kept_as_text(client, llm):
     call = {
         "id": "toolu_1",
         "type": "function",
@@ -223,8 +215,8 @@ def test_blocks_of_another_host_are_kept_as_text(
 
 @pytest.mark.parametrize("words", [3_000, 300_000])
 def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_look_for(
-    server: Running, words: int
-) -> None:
+    server, words
+):
     """Claude Code shortens its history when it reads both numbers."""
     body = {
         "messages": [{"role": "user", "content": "river " * words}],
@@ -241,7 +233,7 @@ def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_look_for(
     assert int(found[1]) > int(found[2]) == server.service.context - 1
 
 
-def test_a_prompt_and_an_answer_that_are_too_long_are_named_together() -> None:
+def test_a_prompt_and_an_answer_that_are_too_long_are_named_together():
     error = ContextExceeded("…", prompt=30, limit=100, answer=80)
     body = as_api_error(error).body(anthropic=True)
     assert body["error"]["message"] == (
@@ -249,9 +241,7 @@ def test_a_prompt_and_an_answer_that_are_too_long_are_named_together() -> None:
     )
 
 
-def test_the_model_is_listed_in_the_shape_of_each_client(
-    server: Running, client: anthropic.Anthropic
-) -> None:
+def test_the_model_is_listed_in_the_shape_of_each_client(server, client):
     page = client.models.list()
     assert [one.id for one in page.data] == ["foreword-family"]
     assert page.has_more is False
@@ -269,7 +259,7 @@ def test_the_model_is_listed_in_the_shape_of_each_client(
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
-def test_probes_may_ask_for_the_head_alone(server: Running, path: str) -> None:
+def test_probes_may_ask_for_the_head_alone(server, path):
     found = server.http.head(path)
     assert (found.status_code, found.content) == (200, b"")
     assert (

@@ -2,8 +2,6 @@
 server goes on.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

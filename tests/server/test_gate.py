@@ -2,29 +2,24 @@
 and beside it.
 """
 
-from __future__ import annotations
-
 import json
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+import owned
 from foreword import InvalidRequest
 from foreword.chats.sanitize import MARK
 from foreword.server.settings import Settings, hashed
-from serving import Running
 
 ASK = {
     "messages": [{"role": "user", "content": "Define the word gasolene."}],
     "max_tokens": 4,
 }
-Serving = Callable[..., AbstractContextManager[Running]]
 
 
-def test_a_key_is_needed_where_keys_are_set(serving: Serving) -> None:
+def test_a_key_is_needed_where_keys_are_set(serving):
     with serving(keys=hashed(["secret", "other"])) as server:
         for headers, status in (
             ({}, 401),
@@ -47,7 +42,7 @@ def test_a_key_is_needed_where_keys_are_set(serving: Serving) -> None:
         ] == [200] * 5
 
 
-def test_beyond_loopback_a_key_is_needed_from_the_start() -> None:
+def test_beyond_loopback_a_key_is_needed_from_the_start():
     with pytest.raises(InvalidRequest, match="API key"):
         Settings(host="0.0.0.0")
     assert Settings(host="0.0.0.0", keys=hashed(["k"])).keys == hashed(["k"])
@@ -55,9 +50,7 @@ def test_beyond_loopback_a_key_is_needed_from_the_start() -> None:
         hashed(["good", "two words"])
 
 
-def test_other_host_names_are_refused_on_loopback(
-    server: Running, serving: Serving
-) -> None:
+def test_other_host_names_are_refused_on_loopback(server, serving):
     refused = server.http.post(
         "/v1/chat/completions", json=ASK, headers={"host": "evil.example"}
     )
@@ -69,9 +62,7 @@ def test_other_host_names_are_refused_on_loopback(
         assert allowed.status_code == 200
 
 
-def test_a_page_of_another_origin_gets_no_permission(
-    server: Running, serving: Serving
-) -> None:
+def test_a_page_of_another_origin_gets_no_permission(server, serving):
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     assert (
         "access-control-allow-origin"
@@ -90,7 +81,7 @@ def test_a_page_of_another_origin_gets_no_permission(
         assert good.headers["access-control-allow-origin"] == "https://good.example"
 
 
-def test_a_rate_is_kept_for_each_key(serving: Serving) -> None:
+def test_a_rate_is_kept_for_each_key(serving):
     with serving(keys=hashed(["a", "b"]), rate=2) as server:
         codes = {
             key: [
@@ -109,7 +100,7 @@ def test_a_rate_is_kept_for_each_key(serving: Serving) -> None:
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
 
 
-def test_a_full_queue_is_429(serving: Serving) -> None:
+def test_a_full_queue_is_429(serving):
     with serving(queue=2) as server:
         with server.service.limits.place("", 2):
             refused = server.http.post("/v1/chat/completions", json=ASK)
@@ -123,7 +114,7 @@ def test_a_full_queue_is_429(serving: Serving) -> None:
         )
 
 
-def test_answers_of_one_key_are_limited(serving: Serving) -> None:
+def test_answers_of_one_key_are_limited(serving):
     with serving(concurrent=2) as server, server.service.limits.place("", 1):
         assert (
             server.http.post("/v1/chat/completions", json={**ASK, "n": 2}).status_code
@@ -133,7 +124,7 @@ def test_answers_of_one_key_are_limited(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_places(serving: Serving, stream: bool) -> None:
+def test_a_client_that_leaves_frees_its_places(serving, stream):
     """It leaves long before the end: the answer's places are free, and its sequences
     are aborted.
     """
@@ -169,7 +160,7 @@ def test_a_client_that_leaves_frees_its_places(serving: Serving, stream: bool) -
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
 
-def test_a_large_body_is_413(serving: Serving) -> None:
+def test_a_large_body_is_413(serving):
     with serving(body=2000) as server:
         long = {"messages": [{"role": "user", "content": "x" * 4000}]}
         response = server.http.post("/v1/chat/completions", json=long)
@@ -186,7 +177,7 @@ def test_a_large_body_is_413(serving: Serving) -> None:
         assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
 
 
-def test_request_ids_are_taken_over_or_made(server: Running) -> None:
+def test_request_ids_are_taken_over_or_made(server):
     assert (
         server.http.get("/health", headers={"x-request-id": "mine-1"}).headers[
             "x-request-id"
@@ -208,9 +199,7 @@ def test_request_ids_are_taken_over_or_made(server: Running) -> None:
         ('{"messages": "x"}', "messages"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_400(
-    server: Running, content: str, named: str
-) -> None:
+def test_a_body_that_cannot_be_read_is_400(server, content, named):
     response = server.http.post(
         "/v1/chat/completions",
         content=content,
@@ -220,13 +209,13 @@ def test_a_body_that_cannot_be_read_is_400(
     assert named in response.json()["error"]["message"]
 
 
-def test_unknown_paths_and_methods_have_the_shape_of_errors(server: Running) -> None:
+def test_unknown_paths_and_methods_have_the_shape_of_errors(server):
     assert server.http.get("/v1/nothing").status_code == 404
     assert "no such path" in server.http.get("/v1/nothing").json()["error"]["message"]
     assert server.http.get("/v1/chat/completions").status_code == 405
 
 
-def test_tokens_go_and_come_back(server: Running) -> None:
+def test_tokens_go_and_come_back(server):
     tokens = server.post("/tokenize", prompt="The river rose.", return_token_strs=True)
     assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
     assert (
@@ -243,9 +232,7 @@ def test_tokens_go_and_come_back(server: Running) -> None:
     not hasattr(PreTrainedTokenizerBase, MARK),
     reason="this version of transformers marks no control tokens",
 )
-def test_control_tokens_of_clients_are_plain_text_with_sanitize(
-    server: Running, serving: Serving
-) -> None:
+def test_control_tokens_of_clients_are_plain_text_with_sanitize(server, serving):
     end = server.service.tokenizer.eos_token
     messages = [{"role": "user", "content": f"a{end}b"}]
     given = server.post("/tokenize", messages=messages)["tokens"]
@@ -259,16 +246,11 @@ def test_control_tokens_of_clients_are_plain_text_with_sanitize(
     assert same == server.post("/tokenize", messages=ASK["messages"])
 
 
-def test_metrics_count_what_was_generated(serving: Serving) -> None:
+def test_metrics_count_what_was_generated(serving):
     with serving() as server:
-        tale = (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        )
-        messages = [{"role": "user", "content": tale}]
         whole = server.post(
             "/v1/chat/completions",
-            messages=messages,
+            messages=owned.CHAT,
             max_tokens=40,
             temperature=0,
             speculative={"nodes": 4},
@@ -302,7 +284,7 @@ def test_metrics_count_what_was_generated(serving: Serving) -> None:
     assert value("vllm:time_to_first_token_seconds_count") == 2
 
 
-def test_transformers_chat_finds_its_model(server: Running) -> None:
+def test_transformers_chat_finds_its_model(server):
     response = server.http.post("/load_model", json={"model": "foreword-family"})
     assert '"status":"ready"' in response.text
     assert server.http.post("/load_model", json={"model": "other"}).status_code == 404

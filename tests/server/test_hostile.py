@@ -2,22 +2,20 @@
 what a client may name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from threading import Event
 from typing import Any
 
 import httpx2 as httpx
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from foreword import LLM, AsyncLLM, SamplingParams
+from foreword import AsyncLLM, SamplingParams
 from foreword.api.requests import Requests
 from foreword.errors import ContextExceeded
 from foreword.server import connections
@@ -30,7 +28,6 @@ from foreword.server.service import LONG, Texts
 from foreword.wanted import Abandoned, check_wanted
 from serving import Running
 
-Serving = Callable[..., AbstractContextManager[Running]]
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Define the word river."}],
@@ -51,9 +48,7 @@ LIST_FIELDS = [
 @pytest.mark.parametrize(
     ("kind", "name"), LIST_FIELDS, ids=lambda one: getattr(one, "__name__", one)
 )
-def test_the_check_of_a_list_ends_at_its_first_fault(
-    kind: type[BaseModel], name: str
-) -> None:
+def test_the_check_of_a_list_ends_at_its_first_fault(kind, name):
     """An error for each item of a list cost 1.2 GiB for 1.9 MiB of zeros."""
     wrong = [{"a": [object()]}] if name == "prompt" else [object()]
     with pytest.raises(ValidationError) as caught:
@@ -91,22 +86,20 @@ def test_the_check_of_a_list_ends_at_its_first_fault(
         ({"bad_words": ["x" * 300]}, "at most 256 characters"),
     ],
 )
-def test_a_list_that_is_too_long_is_refused_in_words(
-    server: Running, fields: dict[str, Any], words: str
-) -> None:
+def test_a_list_that_is_too_long_is_refused_in_words(server, fields, words):
     response = server.http.post(CHAT, json=ASK | fields)
     assert response.status_code == 400
     assert words in response.json()["error"]["message"]
 
 
-def test_body_of_too_many_values_is_not_parsed() -> None:
+def test_body_of_too_many_values_is_not_parsed():
     body = b'{"messages": [' + b"{}," * MOST_ITEMS  # no JSON: a parser would say so
     with pytest.raises(ApiError, match=f"the limit is {MOST_ITEMS}") as caught:
         parsed(body, ChatBody)
     assert caught.value.status == 413
 
 
-def test_bodies_together_are_bounded(serving: Serving) -> None:
+def test_bodies_together_are_bounded(serving):
     with serving() as server:
         server.service.limits.bytes = 1000
         small, large = (
@@ -122,7 +115,7 @@ def test_bodies_together_are_bounded(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "multipart/form-data"])
-def test_a_body_of_another_type_is_refused(server: Running, kind: str | None) -> None:
+def test_a_body_of_another_type_is_refused(server, kind):
     headers = {} if kind is None else {"content-type": kind}
     response = server.http.post(CHAT, content=json.dumps(ASK).encode(), headers=headers)
     assert response.status_code == 400
@@ -153,9 +146,7 @@ def held(server: Running) -> Iterator[Callable[[int], None]]:
     release.set()
 
 
-def test_a_long_text_is_not_in_front_of_short_ones(
-    server: Running, held: Callable[[int], None]
-) -> None:
+def test_a_long_text_is_not_in_front_of_short_ones(server, held):
     held(LONG)
     assert server.post(CHAT, **ASK)["usage"]["completion_tokens"] == 3
     assert server.http.get("/health").status_code == 200
@@ -168,9 +159,7 @@ def left(server: Running) -> float:
     return float(text.partition(name)[2].partition("\n")[0])
 
 
-def test_work_is_dropped_when_its_client_leaves(
-    server: Running, held: Callable[[int], None]
-) -> None:
+def test_work_is_dropped_when_its_client_leaves(server, held):
     held(LONG)
     before = left(server)
     large = json.dumps(ASK | {"metadata": {"x": "x" * LONG}}).encode()
@@ -187,7 +176,7 @@ def test_work_is_dropped_when_its_client_leaves(
     assert server.service.limits._open == 0
 
 
-def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
+def test_a_call_that_was_cancelled_is_never_made(llm):
     texts, called, release = (
         Texts(lambda: Requests(llm.target, llm.tokenizer)),
         list[str](),
@@ -213,7 +202,7 @@ def test_a_call_that_was_cancelled_is_never_made(llm: LLM) -> None:
     assert called == ["kept"]
 
 
-def test_a_call_that_was_cancelled_ends_at_its_next_step(llm: LLM) -> None:
+def test_a_call_that_was_cancelled_ends_at_its_next_step(llm):
     """As between two images of a prompt."""
     texts, begun, ended, release = (
         Texts(lambda: Requests(llm.target, llm.tokenizer)),
@@ -243,7 +232,7 @@ def test_a_call_that_was_cancelled_ends_at_its_next_step(llm: LLM) -> None:
     assert ended == ["abandoned", "next"]
 
 
-def test_tenants_take_turns(llm: LLM) -> None:
+def test_tenants_take_turns(llm):
     """One that sends many texts has one of them in front of another tenant's."""
     texts, order = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str]()
 
@@ -259,7 +248,7 @@ def test_tenants_take_turns(llm: LLM) -> None:
     assert order.index("b") <= 1
 
 
-def test_texts_are_tokenized_beside_the_rounds(llm: LLM) -> None:
+def test_texts_are_tokenized_beside_the_rounds(llm):
     """A stream goes on while the words of another request are read."""
     words = SamplingParams(
         bad_words=("river", "water"), prediction="The river rose.", max_tokens=3, seed=1
@@ -302,9 +291,7 @@ class Counting:
 @pytest.mark.parametrize(
     ("text", "most"), [("lorem ipsum " * 20_000, 0), ("a" * 20_000, 9000)]
 )
-def test_a_text_that_cannot_fit_is_hardly_tokenized(
-    unchecked: None, llm: LLM, text: str, most: int
-) -> None:
+def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked, llm, text, most):
     tokenizer = Counting(llm.tokenizer)
     with pytest.raises(
         ContextExceeded,
@@ -328,7 +315,7 @@ def connected(server: Running, sent: bytes = b"") -> socket.socket:
     return connection
 
 
-def test_idle_connections_make_room(serving: Serving) -> None:
+def test_idle_connections_make_room(serving):
     with serving(connections=2) as server, ExitStack() as opened:
         idle = [opened.enter_context(connected(server)) for _ in range(60)]
         assert httpx.get(f"{server.url}/health").status_code == 200
@@ -340,18 +327,14 @@ def test_idle_connections_make_room(serving: Serving) -> None:
     "sent",
     [b"", b"GET /health HTTP/1.1\r\nhost: loc", b"GET /health HTTP/1.1\r\n\r\nGET"],
 )
-def test_a_connection_that_does_not_ask_is_closed(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+def test_a_connection_that_does_not_ask_is_closed(serving, monkeypatch, sent):
     monkeypatch.setattr(connections, "ASK_SECONDS", 0.05)
     with serving() as server, connected(server, sent) as connection:
         while connection.recv(1000):
             pass  # the test's own timeout ends it otherwise
 
 
-def test_a_client_that_does_not_read_is_left(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, llm: LLM
-) -> None:
+def test_a_client_that_does_not_read_is_left(serving, monkeypatch, llm):
     monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.05)
     longest = max(
         range(llm.target.vocab), key=lambda token: len(llm.tokenizer.decode([token]))
@@ -376,9 +359,7 @@ def test_a_client_that_does_not_read_is_left(
             )
 
 
-def test_a_server_full_of_requests_says_that_it_is_alive(
-    serving: Serving, llm: LLM
-) -> None:
+def test_a_server_full_of_requests_says_that_it_is_alive(serving, llm):
     body = json.dumps(ASK)
     head = (
         f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
@@ -401,7 +382,7 @@ def test_a_server_full_of_requests_says_that_it_is_alive(
 @pytest.mark.parametrize(
     "headers", [{f"x-{number}": "a" for number in range(120)}, {"x-long": "a" * 40_000}]
 )
-def test_too_many_headers_are_431(server: Running, headers: dict[str, str]) -> None:
+def test_too_many_headers_are_431(server, headers):
     response = httpx.get(f"{server.url}/health", headers=headers)
     assert response.status_code == 431
     assert "the limits are 100 and 32768" in response.json()["error"]["message"]
@@ -410,9 +391,7 @@ def test_too_many_headers_are_431(server: Running, headers: dict[str, str]) -> N
 # ---- the end
 
 
-def test_a_stream_cut_by_draining_ends_with_an_error(
-    serving: Serving, llm: LLM
-) -> None:
+def test_a_stream_cut_by_draining_ends_with_an_error(serving, llm):
     body = {"prompt": "The", "max_tokens": 1000, "stream": True, "ignore_eos": True}
     with (
         serving(drain=0.5) as server,
@@ -433,7 +412,7 @@ def test_a_stream_cut_by_draining_ends_with_an_error(
 # ---- what is named
 
 
-def test_no_path_of_a_request_is_opened(server: Running) -> None:
+def test_no_path_of_a_request_is_opened(server):
     for budget in ("acceptance:/etc", "acceptance:/nowhere"):
         response = server.http.post(
             CHAT, json=ASK | {"speculative": {"budget": budget}}
@@ -444,7 +423,7 @@ def test_no_path_of_a_request_is_opened(server: Running) -> None:
         )
 
 
-def test_answers_name_no_folder_of_the_server(server: Running) -> None:
+def test_answers_name_no_folder_of_the_server(server):
     """No body needs one; the error of a template is one that does."""
     folder = server.service.llm.target.name
     assert folder.startswith("/")
@@ -482,7 +461,7 @@ def test_answers_name_no_folder_of_the_server(server: Running) -> None:
         assert "/foreword/" not in response.text
 
 
-def test_an_error_quotes_no_whole_body(server: Running) -> None:
+def test_an_error_quotes_no_whole_body(server):
     long = "x" * 100_000
     for wrong in (
         {"messages": [{"role": long, "content": "x"}]},
@@ -494,7 +473,7 @@ def test_an_error_quotes_no_whole_body(server: Running) -> None:
         assert len(response.content) < 3000
 
 
-def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) -> None:
+def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving):
     with serving() as server:
         for method in (
             "cascade(ngram, suffix)",
@@ -509,7 +488,7 @@ def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving: Serving) ->
     assert labels == {"", "cascade"}
 
 
-def test_paths_become_names() -> None:
+def test_paths_become_names():
     paths = PrivatePaths("/data/models/mine")
     shown = paths.hidden(
         "cannot load '/data/models/mine': /data/models/draft/config.json. See "
@@ -518,7 +497,7 @@ def test_paths_become_names() -> None:
     assert shown == "cannot load 'mine': config.json. See /v1/models, /data/modelsx"
 
 
-def test_metrics_need_a_key_unless_public(serving: Serving) -> None:
+def test_metrics_need_a_key_unless_public(serving):
     from foreword.server.settings import hashed
 
     for public, status in ((False, 401), (True, 200)):

@@ -2,8 +2,6 @@
 of the request.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator
@@ -71,9 +69,7 @@ def url(image: str) -> str:
     return f"data:image/png;base64,{image}"
 
 
-def test_chat_completions_read_image_urls(
-    served: Running, image: str, expected: str
-) -> None:
+def test_chat_completions_read_image_urls(served, image, expected):
     body = chat_body(
         {"type": "image_url", "image_url": {"url": url(image), "detail": "high"}}
     )
@@ -88,7 +84,7 @@ def test_chat_completions_read_image_urls(
     )
 
 
-def test_messages_read_image_blocks(served: Running, image: str, expected: str) -> None:
+def test_messages_read_image_blocks(served, image, expected):
     block = {
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": image},
@@ -101,9 +97,7 @@ def test_messages_read_image_blocks(served: Running, image: str, expected: str) 
     )
 
 
-def test_responses_read_input_images(
-    served: Running, image: str, expected: str
-) -> None:
+def test_responses_read_input_images(served, image, expected):
     content = [
         {"type": "input_image", "image_url": url(image)},
         {"type": "input_text", "text": "What?"},
@@ -121,9 +115,7 @@ ASKED = "Look at a.png."
 SEEN = "Here it is."
 
 
-def test_image_of_a_tool_is_seen_in_every_dialect(
-    served: Running, llm: LLM, image: str
-) -> None:
+def test_image_of_a_tool_is_seen_in_every_dialect(served, llm, image):
     """Codex's view_image and Claude Code's Read give such results."""
     name, called = "view_image", "call_1"
     chat_call = {
@@ -251,17 +243,13 @@ def test_image_of_a_tool_is_seen_in_every_dialect(
         ),
     ],
 )
-def test_what_is_no_image_is_an_error_of_the_request(
-    served: Running, part: dict[str, Any], why: str
-) -> None:
+def test_what_is_no_image_is_an_error_of_the_request(served, part, why):
     response = served.http.post("/v1/chat/completions", json=chat_body(part))
     assert response.status_code == 400, response.text
     assert why in response.json()["error"]["message"]
 
 
-def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(
-    served: Running,
-) -> None:
+def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served):
     large = encoded(Image.new("1", (8000, 8000)))
     body = chat_body(
         *({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20))
@@ -278,9 +266,7 @@ def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_damaged_image_of_a_tool_is_an_error_of_the_request(
-    served: Running, image: str, stream: bool
-) -> None:
+def test_damaged_image_of_a_tool_is_an_error_of_the_request(served, image, stream):
     """Its header is whole: the fault shows where its pixels are read, before the model
     runs.
     """
@@ -301,7 +287,7 @@ def test_damaged_image_of_a_tool_is_an_error_of_the_request(
     assert message.startswith("cannot render message 1: cannot read an image: it is ")
 
 
-def test_a_model_that_reads_text_only_says_so(image: str) -> None:
+def test_a_model_that_reads_text_only_says_so(image):
     with LLM(method="none") as llm, running(llm) as server:
         body = chat_body({"type": "image_url", "image_url": {"url": url(image)}})
         response = server.http.post("/v1/chat/completions", json=body)
@@ -310,5 +296,5 @@ def test_a_model_that_reads_text_only_says_so(image: str) -> None:
     assert "cannot read images" in response.json()["error"]["message"]
 
 
-def test_the_server_says_that_it_reads_images(served: Running) -> None:
+def test_the_server_says_that_it_reads_images(served):
     assert served.http.get("/speculation").json()["images"] is True

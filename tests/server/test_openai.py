@@ -2,32 +2,21 @@
 log-probabilities, errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 
 import openai
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from foreword.api.requests import Requests
 from foreword.server.dialects.completions import CompletionBody, prompts_of
-from serving import Running
+from owned import CHAT as TALE
 
 QUESTION = [{"role": "user", "content": "Define the word gasolene."}]
-TALE = [
-    {
-        "role": "user",
-        "content": (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        ),
-    }
-]
 
 
-def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
+def test_chat_gives_the_text_of_the_library(client, llm):
     for temperature in (0.0, 0.8):
         params = SamplingParams(temperature=temperature, seed=5, max_tokens=48)
         expected = llm.generate([llm.render(TALE)], params)[0]
@@ -47,7 +36,7 @@ def test_chat_gives_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> 
     assert got.model_extra["timings"]["draft_n"] == counts["num_draft_tokens"]
 
 
-def test_an_answer_names_the_methods_that_wrote_it(client, llm) -> None:
+def test_an_answer_names_the_methods_that_wrote_it(client, llm):
     params = SamplingParams(temperature=0, max_tokens=32)
     (expected,) = llm.generate([llm.render(TALE)], params)
     got = client.chat.completions.create(
@@ -65,7 +54,7 @@ def test_an_answer_names_the_methods_that_wrote_it(client, llm) -> None:
     assert counts["num_accepted_draft_tokens"] > 0
 
 
-def test_a_stream_is_the_whole_answer_in_pieces(client: openai.OpenAI) -> None:
+def test_a_stream_is_the_whole_answer_in_pieces(client):
     whole = client.chat.completions.create(
         model="foreword-family", messages=TALE, seed=3, max_tokens=40
     )
@@ -92,7 +81,7 @@ def test_a_stream_is_the_whole_answer_in_pieces(client: openai.OpenAI) -> None:
     assert len(chunks) > 4
 
 
-def test_n_answers_are_those_of_their_seeds(client: openai.OpenAI) -> None:
+def test_n_answers_are_those_of_their_seeds(client):
     three = client.chat.completions.create(
         model="foreword-family", messages=TALE, seed=10, n=3, max_tokens=24
     )
@@ -110,7 +99,7 @@ def test_n_answers_are_those_of_their_seeds(client: openai.OpenAI) -> None:
     assert len(set(texts)) > 1
 
 
-def test_every_method_and_batch_give_the_same_text(server: Running) -> None:
+def test_every_method_and_batch_give_the_same_text(server):
     """The seed decides the text: not the method, its width, the suffix of the model or
     what runs beside it.
     """
@@ -153,7 +142,7 @@ def test_every_method_and_batch_give_the_same_text(server: Running) -> None:
     assert [counts["method"] for counts in drafted[:3]] == ["none", "suffix", "lm"]
 
 
-def test_logprobs_are_those_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
+def test_logprobs_are_those_of_the_library(client, llm):
     expected = llm.generate(
         [llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=8, logprobs=3)
     )[0]
@@ -173,7 +162,7 @@ def test_logprobs_are_those_of_the_library(client: openai.OpenAI, llm: LLM) -> N
     assert bytes(entries[0].bytes).decode() == entries[0].token
 
 
-def test_streamed_logprobs_cover_every_token(client: openai.OpenAI) -> None:
+def test_streamed_logprobs_cover_every_token(client):
     chunks = client.chat.completions.create(
         model="foreword-family",
         messages=TALE,
@@ -195,7 +184,7 @@ def test_streamed_logprobs_cover_every_token(client: openai.OpenAI) -> None:
     assert len(entries) == chunks[-1].usage.completion_tokens
 
 
-def test_completions_take_texts_and_ids(client: openai.OpenAI, llm: LLM) -> None:
+def test_completions_take_texts_and_ids(client, llm):
     text = "The capital of France is"
     ids = llm.tokenizer(text)["input_ids"]
     answers = [
@@ -212,7 +201,7 @@ def test_completions_take_texts_and_ids(client: openai.OpenAI, llm: LLM) -> None
     assert answers[2].usage.prompt_tokens == 2 * len(ids)
 
 
-def test_echoed_logprobs_score_the_prompt(client: openai.OpenAI, llm: LLM) -> None:
+def test_echoed_logprobs_score_the_prompt(client, llm):
     """What lm-eval asks for: the log-likelihood of given tokens."""
     ids = llm.tokenizer("The miller moved his grain upstairs.")["input_ids"]
     got = client.completions.create(
@@ -239,7 +228,7 @@ def test_echoed_logprobs_score_the_prompt(client: openai.OpenAI, llm: LLM) -> No
     assert only.usage.completion_tokens == 0
 
 
-def test_stop_strings_end_the_text(client: openai.OpenAI) -> None:
+def test_stop_strings_end_the_text(client):
     whole = client.chat.completions.create(
         model="foreword-family", messages=TALE, temperature=0, max_tokens=40
     )
@@ -265,7 +254,7 @@ def test_stop_strings_end_the_text(client: openai.OpenAI) -> None:
     assert kept.choices[0].message.content == text[: text.index(word) + len(word)]
 
 
-def test_only_allowed_tokens_are_produced(client: openai.OpenAI, llm: LLM) -> None:
+def test_only_allowed_tokens_are_produced(client, llm):
     (allowed,) = llm.tokenizer.encode("a", add_special_tokens=False)
     answer = client.completions.create(
         model="foreword-family",
@@ -276,7 +265,7 @@ def test_only_allowed_tokens_are_produced(client: openai.OpenAI, llm: LLM) -> No
     assert answer.choices[0].text == llm.tokenizer.decode([allowed] * 4)
 
 
-def test_a_prediction_is_a_draft(client: openai.OpenAI, llm: LLM) -> None:
+def test_a_prediction_is_a_draft(client, llm):
     plain = client.chat.completions.create(
         model="foreword-family:none", messages=TALE, temperature=0, max_tokens=60
     )
@@ -307,7 +296,7 @@ def test_a_prediction_is_a_draft(client: openai.OpenAI, llm: LLM) -> None:
     assert details.accepted_prediction_tokens < details.rejected_prediction_tokens
 
 
-def test_a_short_right_prediction_is_drafted(client: openai.OpenAI, llm: LLM) -> None:
+def test_a_short_right_prediction_is_drafted(client, llm):
     ask = dict(model="foreword-family", messages=TALE, temperature=0)
     text = (
         client.chat.completions.create(**ask, max_tokens=7).choices[0].message.content
@@ -319,7 +308,7 @@ def test_a_short_right_prediction_is_drafted(client: openai.OpenAI, llm: LLM) ->
     assert drafted["num_accepted_draft_tokens"] > 3
 
 
-def test_the_spellings_of_llama_cpp_are_kept(client: openai.OpenAI, llm: LLM) -> None:
+def test_the_spellings_of_llama_cpp_are_kept(client, llm):
     params = SamplingParams(seed=6, repetition_penalty=1.4, max_tokens=900)
     expected = llm.generate([llm.render(QUESTION)], params)[0]
     got = client.chat.completions.create(
@@ -333,7 +322,7 @@ def test_the_spellings_of_llama_cpp_are_kept(client: openai.OpenAI, llm: LLM) ->
     assert got.choices[0].message.content == expected.text
 
 
-def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
+def test_logit_bias_forbids_a_token(client, llm):
     first = llm.generate(
         [llm.render(QUESTION)], SamplingParams(temperature=0, max_tokens=1)
     )[0].tokens[0]
@@ -363,9 +352,7 @@ def test_logit_bias_forbids_a_token(client: openai.OpenAI, llm: LLM) -> None:
         ({"top_logprobs": 3}, "logprobs"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(
-    client: openai.OpenAI, fields: dict[str, object], named: str
-) -> None:
+def test_a_bad_value_is_refused_by_name(client, fields, named):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(
             **{"model": "foreword-family", "messages": QUESTION, **fields}
@@ -374,9 +361,7 @@ def test_a_bad_value_is_refused_by_name(
     assert refused.value.body["type"] == "invalid_request_error"
 
 
-def test_unknown_fields_are_ignored_and_unknown_models_are_not(
-    client: openai.OpenAI,
-) -> None:
+def test_unknown_fields_are_ignored_and_unknown_models_are_not(client):
     client.chat.completions.create(
         model="foreword-family",
         messages=QUESTION,
@@ -392,7 +377,7 @@ def test_unknown_fields_are_ignored_and_unknown_models_are_not(
         client.chat.completions.create(model="foreword-family:ngrm", messages=QUESTION)
 
 
-def test_models_are_listed(client: openai.OpenAI) -> None:
+def test_models_are_listed(client):
     listed = [model.id for model in client.models.list()]
     assert listed == ["foreword-family"]
     assert (
@@ -401,9 +386,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     )
 
 
-def test_answers_and_prompts_end_at_the_context(
-    client: openai.OpenAI, llm: LLM
-) -> None:
+def test_answers_and_prompts_end_at_the_context(client, llm):
     ids = (llm.tokenizer("The river rose in the night. ")["input_ids"] * 200)[:1000]
     got = client.completions.create(
         model="foreword-family",
@@ -418,7 +401,7 @@ def test_answers_and_prompts_end_at_the_context(
     assert refused.value.body["code"] == "context_length_exceeded"
 
 
-def test_fill_in_the_middle_needs_tokens(client: openai.OpenAI, llm: LLM) -> None:
+def test_fill_in_the_middle_needs_tokens(client, llm):
     with pytest.raises(openai.BadRequestError, match="suffix"):
         client.completions.create(
             model="foreword-family", prompt="def f(", suffix="return x"

@@ -5,8 +5,6 @@ The cases are those of its compliance tests (github.com/openresponses/openrespon
 bin/compliance-test.ts) that need no image, no WebSocket and no tool of a host.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -17,7 +15,6 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from foreword import LLM
 from serving import Running
 
 NULL = type(None)
@@ -219,9 +216,7 @@ def same(response: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_response_has_every_field_whole_and_streamed(
-    server: Running, case: str
-) -> None:
+def test_a_response_has_every_field_whole_and_streamed(server, case):
     body = {
         "model": "foreword-family",
         "seed": 3,
@@ -276,7 +271,7 @@ def check_places(found: list[dict[str, Any]], output: list[dict[str, Any]]) -> N
     ]
 
 
-def test_settings_are_repeated(server: Running) -> None:
+def test_settings_are_repeated(server):
     got = server.post("/v1/responses", **CASES["settings"], max_output_tokens=2)
     assert (got["instructions"], got["metadata"], got["user"]) == (
         "Be brief.",
@@ -299,7 +294,7 @@ def test_settings_are_repeated(server: Running) -> None:
     assert got["store"] is False  # nothing is stored, whatever was asked for
 
 
-def test_an_empty_answer_is_a_message(server: Running, llm: LLM) -> None:
+def test_an_empty_answer_is_a_message(server, llm):
     body = {
         "input": "Say hello.",
         "logit_bias": {str(llm.tokenizer.eos_token_id): 100},
@@ -310,7 +305,7 @@ def test_an_empty_answer_is_a_message(server: Running, llm: LLM) -> None:
     assert found[-1]["response"]["output"][0]["content"][0]["text"] == ""
 
 
-def test_a_round_trip_of_a_call(server: Running) -> None:
+def test_a_round_trip_of_a_call(server):
     """The second request holds all items: nothing is stored."""
     asked = said(
         "user", "Use the weather tool to get the temperature in San Francisco."
@@ -336,7 +331,7 @@ def test_a_round_trip_of_a_call(server: Running) -> None:
     assert got["output"][0]["type"] == "message"
 
 
-def test_the_helper_of_openais_client_follows_a_stream(server: Running) -> None:
+def test_the_helper_of_openais_client_follows_a_stream(server):
     body = {
         "input": "What's the weather?",
         "tools": [WEATHER],
@@ -377,9 +372,7 @@ def test_the_helper_of_openais_client_follows_a_stream(server: Running) -> None:
         ),
     ],
 )
-def test_what_needs_stored_responses_is_refused(
-    server: Running, path: str, fields: dict[str, Any], status: int, code: str | None
-) -> None:
+def test_what_needs_stored_responses_is_refused(server, path, fields, status, code):
     response = server.http.post(path, json=fields)
     assert response.status_code == status
     error = response.json()["error"]

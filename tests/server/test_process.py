@@ -2,8 +2,6 @@
 options at once.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
@@ -17,7 +15,6 @@ from os import environ
 import httpx2 as httpx
 import pytest
 
-from command import Here
 from waiting import line_with
 
 KEY = {"x-api-key": "from-file"}
@@ -63,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             process.kill()
 
 
-def test_keys_come_from_the_environment_and_a_file(server: Server) -> None:
+def test_keys_come_from_the_environment_and_a_file(server):
     codes = [
         httpx.get(f"{server.url}/v1/models", headers={"x-api-key": key}).status_code
         for key in ("from-file", "from-env", "none")
@@ -71,7 +68,7 @@ def test_keys_come_from_the_environment_and_a_file(server: Server) -> None:
     assert codes == [200, 200, 401]
 
 
-def test_options_of_sampling_are_the_defaults_of_requests(server: Server) -> None:
+def test_options_of_sampling_are_the_defaults_of_requests(server):
     def text(**more: object) -> str:
         body = {"prompt": "The river", "max_tokens": 24, "seed": 3, **more}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=KEY)
@@ -81,7 +78,7 @@ def test_options_of_sampling_are_the_defaults_of_requests(server: Server) -> Non
     assert text() != text(temperature=1)
 
 
-def test_port_in_use_is_refused(server: Server, here: Here) -> None:
+def test_port_in_use_is_refused(server, here):
     done = here("serve", "--port", str(server.port))
     assert done.returncode == 2
     assert "Address already in use" in done.stderr
@@ -109,8 +106,8 @@ def test_port_in_use_is_refused(server: Server, here: Here) -> None:
 # a listener that was bound is left to the garbage collection
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_bad_options_are_refused_before_a_model_loads(
-    options: list[str], reason: str, here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    options, reason, here, monkeypatch
+):
     monkeypatch.setattr("foreword.model.Model.load", None)
     done = here("serve", "--port", "0", *options)
     assert done.returncode in (1, 2)
@@ -118,9 +115,7 @@ def test_bad_options_are_refused_before_a_model_loads(
     assert "Traceback" not in done.stderr
 
 
-def test_more_connections_than_descriptors_leave_a_server_that_answers(
-    server: Server,
-) -> None:
+def test_more_connections_than_descriptors_leave_a_server_that_answers(server):
     """Idle ones, then streams that are dropped."""
     ask = b'{"prompt": "The", "max_tokens": 200, "ignore_eos": true, "stream": true}'
     head = (
@@ -138,7 +133,7 @@ def test_more_connections_than_descriptors_leave_a_server_that_answers(
             assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
 
 
-def test_running_answers_finish_after_sigterm(server: Server) -> None:
+def test_running_answers_finish_after_sigterm(server):
     """The last test of this file: the server has ended after it."""
     with httpx.Client(base_url=server.url, headers=KEY) as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "mine"

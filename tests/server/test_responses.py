@@ -2,14 +2,12 @@
 stored.
 """
 
-from __future__ import annotations
-
 import json
 
 import openai
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.response_items import messages_of
 from foreword.server.dialects.response_output import next_item
@@ -19,7 +17,7 @@ from foreword.server.output import ToolArguments, ToolCall
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
-def test_a_response_is_the_text_of_the_library(client: openai.OpenAI, llm: LLM) -> None:
+def test_a_response_is_the_text_of_the_library(client, llm):
     expected = llm.generate(
         [llm.render([{"role": "user", "content": TALE}])],
         SamplingParams(seed=4, max_tokens=40),
@@ -40,9 +38,7 @@ def test_a_response_is_the_text_of_the_library(client: openai.OpenAI, llm: LLM) 
     assert got.usage.input_tokens == len(expected.prompt_tokens)
 
 
-def test_items_of_earlier_turns_are_the_conversation(
-    client: openai.OpenAI, llm: LLM
-) -> None:
+def test_items_of_earlier_turns_are_the_conversation(client, llm):
     items = [
         {
             "role": "user",
@@ -135,7 +131,7 @@ def call(name: str, id: str, **arguments: object) -> dict[str, object]:
     return {"id": id, "type": "function", "function": function}
 
 
-def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> None:
+def test_history_of_another_host_goes_on(client, llm):
     asked = [
         {"role": "assistant", "content": "[compaction]"},
         {"role": "assistant", "content": "[item_reference]"},
@@ -180,7 +176,7 @@ def test_history_of_another_host_goes_on(client: openai.OpenAI, llm: LLM) -> Non
     assert got.output_text == expected.text
 
 
-def test_a_stream_has_every_event_in_order(client: openai.OpenAI) -> None:
+def test_a_stream_has_every_event_in_order(client):
     ask = dict(
         model="foreword-family",
         input=TALE,
@@ -211,7 +207,7 @@ def test_a_stream_has_every_event_in_order(client: openai.OpenAI) -> None:
     assert events[-1].response.usage.output_tokens == whole.usage.output_tokens
 
 
-def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
+def test_the_request_of_codex_is_served(client):
     """The twelve fields that it sends, with tools that only a hosted model has among
     them.
     """
@@ -266,9 +262,7 @@ def test_the_request_of_codex_is_served(client: openai.OpenAI) -> None:
         ({"input": []}, "empty"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(
-    client: openai.OpenAI, fields: dict[str, object], named: str
-) -> None:
+def test_what_cannot_be_honoured_is_refused_by_name(client, fields, named):
     with pytest.raises(openai.BadRequestError, match=named):
         client.responses.create(**{"model": "foreword-family", "input": "x", **fields})
 
@@ -288,7 +282,7 @@ EXEC = {
 CUT = '{"input": "*** Be'
 
 
-def test_a_free_form_call_is_text_for_the_client() -> None:
+def test_a_free_form_call_is_text_for_the_client():
     item = next_item(
         ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
     )
@@ -308,13 +302,13 @@ def test_a_free_form_call_is_text_for_the_client() -> None:
     assert closed["item"]["name"] == "apply_patch"
 
 
-def test_free_form_tool_carries_its_grammar() -> None:
+def test_free_form_tool_carries_its_grammar():
     (tool,) = declared([PATCH], "x").values()
     assert tool.function["function"]["description"] == "Edit.\nstart: PATCH"
     assert tool.function["function"]["parameters"]["required"] == ["input"]
 
 
-def test_a_call_that_was_cut_off_keeps_what_there_is() -> None:
+def test_a_call_that_was_cut_off_keeps_what_there_is():
     item = next_item(
         ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
     )
@@ -322,7 +316,7 @@ def test_a_call_that_was_cut_off_keeps_what_there_is() -> None:
     assert item.written["input"] == CUT
 
 
-def test_names_of_namespaces_go_there_and_back() -> None:
+def test_names_of_namespaces_go_there_and_back():
     given = [
         {
             "type": "additional_tools",

@@ -4,8 +4,6 @@ memory stays.
 `make soak` sends ten thousand requests; the tests 84.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

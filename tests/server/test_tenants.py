@@ -2,19 +2,13 @@
 compiled apart, ended by leaving.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import httpx2 as httpx
 import pytest
 
-from foreword import LLM, SamplingParams
+from foreword import SamplingParams
 from foreword.server.settings import hashed
 from serving import Running
 
-Serving = Callable[..., AbstractContextManager[Running]]
 ENDLESS = "".join(f"({letter}?)" for letter in 300 * "abcdefghij")
 """An expression that takes minutes to compile."""
 NAMES = {
@@ -33,9 +27,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_methods_are_bounded_in_every_dialect(
-    server: Running, path: str, name: str
-) -> None:
+def test_names_of_methods_are_bounded_in_every_dialect(server, path, name):
     body = {"max_tokens": 4, **DIALECTS[path]}
     body |= {"max_output_tokens": body.pop("max_tokens")} if "input" in body else {}
     refused = server.http.post(
@@ -52,7 +44,7 @@ def test_names_of_methods_are_bounded_in_every_dialect(
     )
 
 
-def test_spellings_of_a_method_are_one_in_answers(serving: Serving) -> None:
+def test_spellings_of_a_method_are_one_in_answers(serving):
     ask = {"prompt": "One day", "max_tokens": 4, "temperature": 0}
     with serving() as server:
         names = (
@@ -70,7 +62,7 @@ def test_spellings_of_a_method_are_one_in_answers(serving: Serving) -> None:
     assert methods == ["cascade(suffix, lm)"] * len(names)
 
 
-def test_grammars_of_one_client_hold_up_no_other(serving: Serving, llm: LLM) -> None:
+def test_grammars_of_one_client_hold_up_no_other(serving, llm):
     """Neither another client's answers, constrained or free, nor its own next ones,
     once it has left.
     """

@@ -1,7 +1,5 @@
 """Tool calls and constrained answers over HTTP, with the clients that use them."""
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 
@@ -11,7 +9,6 @@ import pytest
 from pydantic import BaseModel
 
 from requested import CITY, TOOLS
-from serving import Running
 
 QUESTION = [{"role": "user", "content": "How is the weather in Paris?"}]
 NAMED = {"type": "function", "function": {"name": "get_time"}}
@@ -24,7 +21,7 @@ class Weather(BaseModel):
     days: Literal[1, 2, 3]
 
 
-def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:
+def test_a_forced_call_is_a_call(client):
     ask = dict(
         model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1
     )
@@ -48,7 +45,7 @@ def test_a_forced_call_is_a_call(client: openai.OpenAI) -> None:
     assert plain.choices[0].message.tool_calls[0].function == call.function
 
 
-def test_call_that_is_cut_ends_by_length(client: openai.OpenAI) -> None:
+def test_call_that_is_cut_ends_by_length(client):
     ask = dict(
         model="foreword-family",
         messages=QUESTION,
@@ -63,7 +60,7 @@ def test_call_that_is_cut_ends_by_length(client: openai.OpenAI) -> None:
     assert cut.choices[0].finish_reason == "length"
 
 
-def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
+def test_a_streamed_call_names_itself_once(client):
     ask = dict(
         model="foreword-family",
         messages=QUESTION,
@@ -87,7 +84,7 @@ def test_a_streamed_call_names_itself_once(client: openai.OpenAI) -> None:
     assert chunks[-1].finish_reason == "tool_calls"
 
 
-def test_one_call_only_where_only_one_is_allowed(client: openai.OpenAI) -> None:
+def test_one_call_only_where_only_one_is_allowed(client):
     got = client.chat.completions.create(
         model="foreword-family",
         messages=QUESTION,
@@ -102,9 +99,7 @@ def test_one_call_only_where_only_one_is_allowed(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(("parallel", "count"), [(True, 2), (False, 1)])
-def test_generation_ends_with_the_only_call_that_is_allowed(
-    server: Running, parallel: bool, count: int
-) -> None:
+def test_generation_ends_with_the_only_call_that_is_allowed(server, parallel, count):
     """The model would write two calls: nothing but the parser ends the answer after the
     first.
     """
@@ -133,7 +128,7 @@ def test_generation_ends_with_the_only_call_that_is_allowed(
     assert '"finish_reason":"tool_calls"' in lines[-2]
 
 
-def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
+def test_results_of_tools_go_back_to_the_model(client):
     call = {
         "id": "call_1",
         "type": "function",
@@ -153,7 +148,7 @@ def test_results_of_tools_go_back_to_the_model(client: openai.OpenAI) -> None:
     assert got.choices[0].message.tool_calls is None
 
 
-def test_parse_gives_an_object_of_the_schema(client: openai.OpenAI) -> None:
+def test_parse_gives_an_object_of_the_schema(client):
     got = client.chat.completions.parse(
         model="foreword-family",
         messages=QUESTION,
@@ -187,9 +182,7 @@ def test_parse_gives_an_object_of_the_schema(client: openai.OpenAI) -> None:
         {"structured_outputs": {"choice": ["yes", "no"]}},
     ],
 )
-def test_the_constraints_of_vllm_are_kept(
-    client: openai.OpenAI, extra: dict[str, object]
-) -> None:
+def test_the_constraints_of_vllm_are_kept(client, extra):
     got = client.chat.completions.create(
         model="foreword-family", messages=QUESTION, max_tokens=9, extra_body=extra
     )
@@ -220,16 +213,14 @@ def test_the_constraints_of_vllm_are_kept(
         ({"tools": [{"type": "function"}]}, "tool 1"),
     ],
 )
-def test_a_bad_constraint_is_refused(
-    client: openai.OpenAI, fields: dict[str, object], named: str
-) -> None:
+def test_a_bad_constraint_is_refused(client, fields, named):
     with pytest.raises(openai.BadRequestError, match=named):
         client.chat.completions.create(
             model="foreword-family", messages=QUESTION, max_tokens=4, **fields
         )
 
 
-def test_calls_in_anthropics_dialect(server: Running) -> None:
+def test_calls_in_anthropics_dialect(server):
     tools = [
         {"name": "get_time", "description": "Time", "input_schema": CITY},
         {"type": "web_search_1", "name": "web"},
@@ -279,7 +270,7 @@ def test_calls_in_anthropics_dialect(server: Running) -> None:
         assert answer.stop_reason in ("end_turn", "max_tokens")
 
 
-def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
+def test_calls_in_the_dialect_of_responses(client):
     tools = [{"type": "function", "name": "get_time", "parameters": CITY}]
     ask = dict(
         model="foreword-family",
@@ -308,7 +299,7 @@ def test_calls_in_the_dialect_of_responses(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4, 7, 10, 14])
-def test_a_forced_call_that_is_cut_is_never_content(server: Running, most: int) -> None:
+def test_a_forced_call_that_is_cut_is_never_content(server, most):
     ask = dict(
         messages=QUESTION, tools=TOOLS, tool_choice="required", max_tokens=most, seed=1
     )
@@ -337,9 +328,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("choice", ["required", NAMED])
-def test_a_forced_call_comes_before_the_form_of_the_answer(
-    server: Running, form: str, choice: object
-) -> None:
+def test_a_forced_call_comes_before_the_form_of_the_answer(server, form, choice):
     answer = server.post(
         "/v1/chat/completions",
         messages=QUESTION,
@@ -358,7 +347,7 @@ def test_a_forced_call_comes_before_the_form_of_the_answer(
     assert not message["content"]
 
 
-def test_an_answer_is_a_call_or_follows_the_schema(server: Running) -> None:
+def test_an_answer_is_a_call_or_follows_the_schema(server):
     """Whatever the model begins with: temperature and bias make both come up."""
     texts, calls = [], []
     for seed in range(16):
@@ -384,9 +373,7 @@ def test_an_answer_is_a_call_or_follows_the_schema(server: Running) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "any"])
-def test_messages_and_responses_have_calls_beside_a_schema(
-    server: Running, mode: str
-) -> None:
+def test_messages_and_responses_have_calls_beside_a_schema(server, mode):
     forced = "required" if mode == "any" else mode
     function = TOOLS[0]["function"]
     answered = server.post(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 import starter
-from command import Here
 from foreword import LLM
 from foreword.doctor.server.metrics import scrape
 from foreword.errors import InvalidRequest
@@ -46,7 +45,7 @@ def write(server: Running, count: int = ANSWERS, **more: object) -> None:
         )
 
 
-def test_costs_of_our_server_are_what_its_rounds_took(server: Running) -> None:
+def test_costs_of_our_server_are_what_its_rounds_took(server):
     with pytest.raises(InvalidRequest, match="it counts no answer yet"):
         costs_of(server.url)
     write(server)
@@ -76,7 +75,7 @@ def test_costs_of_our_server_are_what_its_rounds_took(server: Running) -> None:
     assert prompts > 0
 
 
-def test_table_rises_and_takes_what_was_counted() -> None:
+def test_table_rises_and_takes_what_was_counted():
     counted = Counted(
         batch=1.0,
         context=0.0,
@@ -94,7 +93,7 @@ def test_table_rises_and_takes_what_was_counted() -> None:
     assert found == {1: 0.25, 2: 0.5, 4: 0.5}
 
 
-def test_simulated_rounds_are_as_many_as_the_servers(server: Running) -> None:
+def test_simulated_rounds_are_as_many_as_the_servers(server):
     write(server)
     (_, metrics) = scrape(server.url)
     counted = metrics.total("vllm:iteration_tokens_total_count")
@@ -107,7 +106,7 @@ def test_simulated_rounds_are_as_many_as_the_servers(server: Running) -> None:
     assert row.tokens == ANSWERS * TOKENS
 
 
-def test_server_without_drafts_writes_a_token_a_round(server: Running) -> None:
+def test_server_without_drafts_writes_a_token_a_round(server):
     write(server, 2, speculative={"method": "none"})
     costs = costs_of(server.url)
     assert costs.mean_tokens() == 1
@@ -115,9 +114,7 @@ def test_server_without_drafts_writes_a_token_a_round(server: Running) -> None:
     assert costs.prompt_token == 0
 
 
-def test_command_reads_a_server_and_keeps_its_costs(
-    here: Here, server: Running, tmp_path
-) -> None:
+def test_command_reads_a_server_and_keeps_its_costs(here, server, tmp_path):
     write(server, 2)
     done = here(
         *("simulate", "--from-server", server.url, "--save", "costs.json"),
@@ -130,7 +127,7 @@ def test_command_reads_a_server_and_keeps_its_costs(
     assert saved.as_json() == found["costs"]
 
 
-def test_key_is_sent(llm: LLM) -> None:
+def test_key_is_sent(llm):
     with running(llm, keys=hashed(["secret"])) as server:
         server.http.headers["authorization"] = "Bearer secret"
         write(server, 1)

@@ -35,11 +35,11 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_pages_and_chart_equal_their_numbers() -> None:
+def test_pages_and_chart_equal_their_numbers():
     assert run(ROOT, "--check") == ""
 
 
-def test_every_file_says_what_made_it() -> None:
+def test_every_file_says_what_made_it():
     assert len(NUMBERS) > 20
     for path in NUMBERS:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def test_every_file_says_what_made_it() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]), path.name
 
 
-def test_figures_of_the_readme_equal_the_run() -> None:
+def test_figures_of_the_readme_equal_the_run():
     """Read without the program, so that a wrong rounding is seen."""
     run = json.loads((ROOT / XEON).read_text(encoding="utf-8"))
     figures = {(row["name"], row["temperature"]): row for row in run["rows"]}
@@ -78,7 +78,7 @@ def speedups() -> dict[tuple[str, float], str]:
     }
 
 
-def test_figures_of_the_choice_equal_the_run() -> None:
+def test_figures_of_the_choice_equal_the_run():
     text = (ROOT / "docs" / "choose-a-method.md").read_text(encoding="utf-8")
     found = 0
     for line in text.splitlines():
@@ -93,7 +93,7 @@ def test_figures_of_the_choice_equal_the_run() -> None:
     assert found >= 12
 
 
-def test_figures_of_the_methods_equal_the_run() -> None:
+def test_figures_of_the_methods_equal_the_run():
     said = re.compile(
         r"\*\*Measured\*\*: ([\d.]+) × plain decoding at temperature 0, "
         r"([\d.]+) at 1 \([^()]*\[every method\]"
@@ -108,7 +108,7 @@ def test_figures_of_the_methods_equal_the_run() -> None:
         assert shown == (speedups()[name, 0], speedups()[name, 1]), name
 
 
-def test_changed_number_is_noticed_and_mended(copy: Path) -> None:
+def test_changed_number_is_noticed_and_mended(copy):
     path = copy / XEON
     path.write_text(path.read_text("utf-8").replace("213.3", "999.9"), "utf-8")
     stale = run(copy, "--check")
@@ -120,7 +120,7 @@ def test_changed_number_is_noticed_and_mended(copy: Path) -> None:
     assert run(copy, "--check") == ""
 
 
-def test_report_of_bench_enters_with_date_and_command(copy: Path) -> None:
+def test_report_of_bench_enters_with_date_and_command(copy):
     """A report holds more than is shown, and its machine as an object."""
     row = {
         "name": "plain",
@@ -164,9 +164,7 @@ def test_report_of_bench_enters_with_date_and_command(copy: Path) -> None:
         ("keys", ["size"], "which is not a column"),
     ],
 )
-def test_malformed_file_is_refused_by_name_and_field(
-    copy: Path, field: str, value: object, problem: str
-) -> None:
+def test_malformed_file_is_refused_by_name_and_field(copy, field, value, problem):
     path = copy / XEON
     found = json.loads(path.read_text(encoding="utf-8"))
     found[field] = value
@@ -187,16 +185,14 @@ def test_malformed_file_is_refused_by_name_and_field(
         ("350m-amx where=lm", "'where' is none of"),
     ],
 )
-def test_region_that_asks_for_nothing_known_is_refused(
-    copy: Path, what: str, problem: str
-) -> None:
+def test_region_that_asks_for_nothing_known_is_refused(copy, what, problem):
     page = copy / "docs" / "mine.md"
     page.write_text(f"<!-- numbers: {what} -->\n<!-- end -->\n", encoding="utf-8")
     refused = run(copy)
     assert f"cannot fill docs/mine.md: {problem}" in refused
 
 
-def test_text_outside_of_regions_stays(copy: Path) -> None:
+def test_text_outside_of_regions_stays(copy):
     page = copy / "docs" / "mine.md"
     text = "Before\n\n    <!-- numbers: 350m-amx -->\n    <!-- end -->\n\nAfter\n"
     page.write_text(text, encoding="utf-8")

@@ -2,8 +2,6 @@
 table whose options exist in the code with the defaults that it states.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -4,8 +4,6 @@ Commands and code come from the page. What takes minutes there is made smaller b
 table, so a command that the page no longer has is noticed.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

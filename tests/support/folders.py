@@ -1,8 +1,11 @@
 """Knows the folder that all processes of a run share, and changes folders of models."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 from tempfile import mkdtemp
+from types import ModuleType
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -40,3 +43,14 @@ def install(folder: Path, name: str, module: str, entries: str) -> str:
     (about / "METADATA").write_text(metadata)
     (about / "entry_points.txt").write_text(entries.format(name=module_name))
     return module_name
+
+
+def module_at(path: Path, name: str) -> ModuleType:
+    """Return the module of this name that a file outside of packages holds."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -16,6 +16,7 @@ import torch
 
 import starter
 from folders import common
+from foreword import LLM
 from foreword.api.detokenizer import Detokenizer
 from foreword.budget import DraftBudget, FixedBudget
 from foreword.draft import method
@@ -45,6 +46,7 @@ from foreword.model.skip import LayerSkip
 from foreword.model.view import view
 from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
+from foreword.registry import PLAIN
 from foreword.structured.compiler import Grammars
 from foreword.train import registry
 from foreword.types import Delta, Request, SamplingParams, TokenLogprob
@@ -327,3 +329,18 @@ def distribution(model: Model, tokens: Sequence[int]) -> torch.Tensor:
         return model.read([Read(-7, 0, list(tokens), keep=len(tokens))]).float()
     finally:
         model.close(-7)
+
+
+def check_drafts(
+    llm: LLM, method: str, temperature: float, seed: int = 7, tokens: int = 24
+) -> None:
+    """Assert that drafts of a method are accepted, and change no text."""
+    shared = dict(temperature=temperature, seed=seed, max_tokens=tokens)
+    texts = [list(prompt) for prompt in prompts()[:3]]
+    plain, drafted = (
+        llm.generate(texts, SamplingParams(**shared, ignore_eos=True, **how))
+        for how in (dict(method=PLAIN), dict(method=method, nodes=4))
+    )
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
+    assert all(one.undrafted is None for one in drafted)
+    assert sum(one.stats.accepted for one in drafted) > 0

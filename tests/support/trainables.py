@@ -3,6 +3,8 @@
 Test code.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -59,3 +61,14 @@ def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> TrainT
             nn.utils.clip_grad_norm_(learning, 1.0)
             optimizer.step()
     return trainable
+
+
+def pairs(start: Sequence[int], *lengths: tuple[int, int]) -> list[Piece]:
+    """Return random sources and answers of these lengths; `start` begins an answer."""
+    draw = torch.Generator().manual_seed(0)
+    made = []
+    for source, answer in lengths:
+        tokens = torch.randint(60, 310, (source + answer,), generator=draw).tolist()
+        learnt = [False] * (source + len(start)) + [True] * answer
+        made.append(Piece([*tokens[:source], *start, *tokens[source:]], learnt))
+    return made

@@ -17,25 +17,28 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from foreword.draft.mtp.mtp_layouts import DEEPSEEK, ERNIE, MIMO, QWEN, Layout
 from foreword.model.loading.ahead import layers_ahead
+from tiny_sizes import (
+    FULL,
+    LINEAR,
+    NO_ENDS,
+    SLIDING,
+    experts,
+    latent,
+    linear,
+    routed,
+    sizes,
+)
 
 VOCAB, HIDDEN, LAYERS = 256, 64, 3
 Named = Callable[[int, str], str]
 """(layer, our name of its tensor) -> the published name."""
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 96,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-    "tie_word_embeddings": True,
-}
+COMMON: dict[str, Any] = sizes(HIDDEN, 96, 4, 2, LAYERS, **NO_ENDS) | dict(
+    vocab_size=VOCAB,
+    moe_intermediate_size=32,
+    head_dim=16,
+    max_position_embeddings=512,
+    tie_word_embeddings=True,
+)
 
 
 @dataclass(frozen=True)
@@ -83,100 +86,50 @@ def _ernie(layer: int, name: str) -> str:
     return parts.get(name, f"model.mtp_block.{layer}.{inner}")
 
 
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
-LINEAR = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 8,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-}
+AHEAD = dict(num_nextn_predict_layers=1)
+DELTA_NET = linear(8, 16, layer_types=[LINEAR, LINEAR, FULL])
+DELTA_NET["mtp_num_hidden_layers"] = 1
 FAMILIES = {
-    "llama": Family("llama", DEEPSEEK, _deepseek, {"num_nextn_predict_layers": 1}),
-    "glm": Family(
-        "glm4_moe",
-        DEEPSEEK,
-        _deepseek,
-        {
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "num_nextn_predict_layers": 1,
-        },
-    ),
+    "llama": Family("llama", DEEPSEEK, _deepseek, AHEAD),
+    "glm": Family("glm4_moe", DEEPSEEK, _deepseek, routed(**AHEAD)),
     "deepseek": Family(
         "deepseek_v3",
         DEEPSEEK,
         _deepseek,
-        {
-            "num_key_value_heads": 4,
-            "head_dim": 8,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "q_lora_rank": 24,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "n_group": 1,
-            "topk_group": 1,
-            "num_nextn_predict_layers": 2,
-        },
+        latent(head_dim=8, n_group=1, num_nextn_predict_layers=2),
         count=2,
     ),
-    "qwen3.5": Family(
-        "qwen3_5_text",
-        QWEN,
-        _qwen,
-        {**LINEAR, "mtp_num_hidden_layers": 1},
-        dtype="bfloat16",
-    ),
+    "qwen3.5": Family("qwen3_5_text", QWEN, _qwen, DELTA_NET, dtype="bfloat16"),
     "qwen3.5-moe": Family(
         "qwen3_5_moe_text",
         QWEN,
         _qwen,
-        {
-            **LINEAR,
-            **EXPERTS,
-            "shared_expert_intermediate_size": 32,
-            "mtp_num_hidden_layers": 1,
-        },
+        experts(**DELTA_NET, shared_expert_intermediate_size=32),
         dtype="bfloat16",
     ),
     "mellum": Family(
         "mellum",
         QWEN,
         _qwen,
-        {
-            **EXPERTS,
-            "num_nextn_predict_layers": 1,
-            "sliding_window": 16,
-            "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
-        },
+        experts(**AHEAD, sliding_window=16, layer_types=[SLIDING, SLIDING, FULL]),
     ),
     "ernie": Family(
         "ernie4_5_moe",
         ERNIE,
         _ernie,
-        {
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_layer_start_index": 1,
-            "num_nextn_predict_layers": 1,
-        },
+        dict(AHEAD, moe_num_experts=4, moe_k=2, moe_layer_start_index=1),
     ),
     "mimo": Family(
         "mimo_v2_flash",
         MIMO,
         _mimo,
-        {
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "head_dim": 24,
-            "v_head_dim": 16,
-            "sliding_window": 16,
-        },
+        dict(
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            head_dim=24,
+            v_head_dim=16,
+            sliding_window=16,
+        ),
         count=3,
     ),
 }

@@ -12,8 +12,14 @@ from typing import Any
 
 import torch
 import transformers as hf
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from tiny_sizes import FULL, LINEAR, NO_ENDS, SLIDING, experts, latent, linear, sizes
 
 VOCAB = 320
 WINDOW = 8
@@ -40,26 +46,10 @@ class Family:
     """Sizes are called as in Llama; otherwise `options` names all of them."""
 
 
-_SIZES = dict(
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-    initializer_range=0.3,
-)
+_SIZES = sizes(64, 96, 4, 2, 2, max_position_embeddings=256, initializer_range=0.3)
 _GPT = dict(n_embd=64, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3)
-_EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 _LOCAL_GLOBAL = dict(
-    num_hidden_layers=4,
-    sliding_window=WINDOW,
-    layer_types=[
-        "sliding_attention",
-        "full_attention",
-        "sliding_attention",
-        "full_attention",
-    ],
+    num_hidden_layers=4, sliding_window=WINDOW, layer_types=[SLIDING, FULL] * 2
 )
 _HEAD = dict(head_dim=16)
 """For families whose heads do not follow from hidden size and head count."""
@@ -69,36 +59,16 @@ _GEMMA = (
 """Untied: Gemma scales its embedding up, and with random tied weights would repeat its
 last token for ever.
 """
-_LATENT = dict(
-    num_key_value_heads=4,
-    q_lora_rank=24,
-    kv_lora_rank=16,
-    qk_rope_head_dim=8,
-    qk_nope_head_dim=16,
-    v_head_dim=16,
-    n_routed_experts=4,
-    num_experts_per_tok=2,
-    n_group=2,
-    topk_group=1,
-    n_shared_experts=1,
-    moe_intermediate_size=32,
-    first_k_dense_replace=1,
-)
-_DELTA_NET = dict(
+_DELTA_NET = linear(
+    8,
+    16,
     num_hidden_layers=4,
-    layer_types=[
-        "linear_attention",
-        "full_attention",
-        "linear_attention",
-        "full_attention",
-    ],
+    layer_types=[LINEAR, FULL] * 2,
     head_dim=16,
-    linear_num_key_heads=2,
-    linear_num_value_heads=8,
-    linear_key_head_dim=16,
-    linear_value_head_dim=16,
     shared_expert_intermediate_size=32,
 )
+_FEW_EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
+_UNTIED = dict(initializer_range=0.3, tie_word_embeddings=False)
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(hf.LlamaConfig, options=dict(num_key_value_heads=4)),
@@ -121,72 +91,54 @@ FAMILIES: dict[str, Family] = {
             num_hidden_layers=2,
             num_attention_heads=4,
             word_embed_proj_dim=64,
-        )
-        | dict(max_position_embeddings=256, init_std=0.3),
+            max_position_embeddings=256,
+            init_std=0.3,
+        ),
         llama_names=False,
     ),
     "olmo2": Family(hf.Olmo2Config),
     "cohere": Family(hf.CohereConfig, options=dict(logit_scale=1.0)),
     "cohere2": Family(hf.Cohere2Config, options=dict(_LOCAL_GLOBAL, logit_scale=1.0)),
-    "mixtral": Family(
-        hf.MixtralConfig, options=dict(num_local_experts=4, num_experts_per_tok=2)
-    ),
+    "mixtral": Family(hf.MixtralConfig, options=_FEW_EXPERTS),
     "qwen2-moe": Family(
-        hf.Qwen2MoeConfig, options=_EXPERTS | dict(shared_expert_intermediate_size=32)
+        hf.Qwen2MoeConfig, options=experts(shared_expert_intermediate_size=32)
     ),
-    "qwen3-moe": Family(hf.Qwen3MoeConfig, options=_EXPERTS | _HEAD),
-    "deepseek-v3": Family(hf.DeepseekV3Config, options=_LATENT),
-    "gpt-oss": Family(
-        hf.GptOssConfig,
-        options=_LOCAL_GLOBAL
-        | _HEAD
-        | dict(num_local_experts=4, num_experts_per_tok=2),
+    "qwen3-moe": Family(hf.Qwen3MoeConfig, options=experts(**_HEAD)),
+    "deepseek-v3": Family(
+        hf.DeepseekV3Config,
+        options=latent(n_group=2, n_shared_experts=1, moe_intermediate_size=32),
     ),
+    "gpt-oss": Family(hf.GptOssConfig, options=_LOCAL_GLOBAL | _HEAD | _FEW_EXPERTS),
     "granite": Family(hf.GraniteConfig),
     "starcoder2": Family(hf.Starcoder2Config),
     "smollm3": Family(hf.SmolLM3Config, options=dict(num_hidden_layers=4)),
     "glm4": Family(hf.Glm4Config, options=_HEAD),
     "stablelm": Family(hf.StableLmConfig, Support.MASK),
     "falcon": Family(hf.FalconConfig, Support.MASK),
-    "gptj": Family(
-        hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), llama_names=False
-    ),
+    "gptj": Family(hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), False),
     "bloom": Family(
         hf.BloomConfig,
         Support.CHAIN,
-        dict(
-            hidden_size=64,
-            n_layer=2,
-            n_head=4,
-            initializer_range=0.3,
-            tie_word_embeddings=False,
-        ),
+        dict(_UNTIED, hidden_size=64, n_layer=2, n_head=4),
         llama_names=False,
     ),
     "mpt": Family(
         hf.MptConfig,
         Support.CHAIN,
-        dict(
-            d_model=64,
-            n_layers=2,
-            n_heads=4,
-            max_seq_len=256,
-            initializer_range=0.3,
-            tie_word_embeddings=False,
-        ),
+        dict(_UNTIED, d_model=64, n_layers=2, n_heads=4, max_seq_len=256),
         llama_names=False,
     ),
-    "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, _EXPERTS | _DELTA_NET),
+    "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, experts(**_DELTA_NET)),
     "qwen3.5": Family(hf.Qwen3_5TextConfig, Support.CHAIN, _DELTA_NET),
     "lfm2": Family(
         hf.Lfm2Config,
         Support.CHAIN,
         dict(
+            _UNTIED,
             num_hidden_layers=3,
-            layer_types=["conv", "full_attention", "conv"],
-            tie_word_embeddings=False,
-        )
-        | dict(block_auto_adjust_ff_dim=False),
+            layer_types=["conv", FULL, "conv"],
+            block_auto_adjust_ff_dim=False,
+        ),
     ),
     "mamba": Family(
         hf.MambaConfig,
@@ -214,11 +166,8 @@ def build(name: str) -> PreTrainedModel:
     a text before the limit.
     """
     family = FAMILIES[name]
-    sizes = (
-        dict(_SIZES, **family.options) if family.llama_names else dict(family.options)
-    )
-    ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    config = family.config(vocab_size=VOCAB, **ends, **sizes)
+    named = dict(_SIZES if family.llama_names else {}, **family.options)
+    config = family.config(vocab_size=VOCAB, **NO_ENDS, **named)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
         # transformers before 5.21 leaves soft caps out by its default, SDPA
@@ -309,6 +258,14 @@ def disturb(model: PreTrainedModel) -> None:
                 held.add_(torch.randn_like(held), alpha=0.1)
 
 
+def of_bytes(words: dict[str, int]) -> RawTokenizer:
+    """Return a tokenizer of these tokens, letters for bytes among them."""
+    raw = RawTokenizer(BPE(words, []))
+    raw.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    raw.decoder = ByteLevelDecoder()
+    return raw
+
+
 ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
     name: partial(build, name) for name in FAMILIES
 }
@@ -319,12 +276,6 @@ EXPECTED: dict[str, Support] = {
 
 def mistral3() -> PreTrainedModel:
     """A tiny model that reads images too."""
-    vision = hf.PixtralVisionConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=28,
-    )
+    vision = hf.PixtralVisionConfig(**sizes(32, 32, 2, layers=1, image_size=28))
     text = build("mistral").config
     return random(hf.Mistral3Config(text_config=text, vision_config=vision))

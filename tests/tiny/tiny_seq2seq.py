@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from tokenizers import Tokenizer as RawTokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from grids import NEEDS_C
-from tiny_models import disturb
+from tiny_models import disturb, of_bytes
 
 VOCAB = 320
 _BART: dict[str, Any] = dict(
@@ -50,7 +47,7 @@ FAMILIES: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     "t5": (hf.T5Config, _T5, {}),
     "flan-t5": (
         hf.T5Config,
-        _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        dict(_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         {},
     ),
     "mt5": (hf.MT5Config, _T5, {}),
@@ -156,11 +153,7 @@ def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
     for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):
         del words[f"<{place}>"]
         words[letter] = place
-    raw = RawTokenizer(BPE(words, []))
-    raw.pre_tokenizer, raw.decoder = (
-        ByteLevel(add_prefix_space=False),
-        ByteLevelDecoder(),
-    )
+    raw = of_bytes(words)
     eos = f"<{options['eos_token_id']}>"
     raw.post_processor = TemplateProcessing(
         f"$A {eos}", special_tokens=[(eos, options["eos_token_id"])]

@@ -4,6 +4,7 @@ pictures for them. Test code.
 Weights are float32 and a function of the name alone; nothing is downloaded.
 """
 
+import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,30 +16,20 @@ from typing import Any
 import torch
 import transformers as hf
 from PIL import Image, ImageDraw
-from tokenizers import Tokenizer as RawTokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from folders import kept
 from foreword.model.kv.prefixes import PAGE
-from tiny_models import disturb
+from tiny_models import disturb, of_bytes
+from tiny_sizes import FULL, NO_ENDS, SLIDING, sizes
 
 VOCAB = 320
-SIZES: dict[str, Any] = dict(
+SIZES: dict[str, Any] = sizes(64, 96, 4, 2, 3, head_dim=16, **NO_ENDS) | dict(
+    pad_token_id=0,
     vocab_size=VOCAB,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
     max_position_embeddings=2048,
     initializer_range=0.3,
-    head_dim=16,
     tie_word_embeddings=False,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=0,
 )
 TURNS = (
     "{%% for m in messages %%}<{{ m.role }}>{%% if m.content is string %%}{{ m.content "
@@ -69,14 +60,8 @@ class Family:
 Ids = dict[str, int]
 QWEN = ("image_token", "video_token", "vision_start_token", "vision_end_token")
 GEMMA = ("image_token", "boi_token", "eoi_token")
-_CLIP: dict[str, Any] = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    image_size=32,
-    patch_size=8,
-    initializer_range=0.3,
+_CLIP: dict[str, Any] = sizes(
+    32, 48, 2, layers=3, image_size=32, patch_size=8, initializer_range=0.3
 )
 _QWEN_VISION = dict(
     depth=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2
@@ -156,10 +141,7 @@ def _kinds() -> dict[str, Any]:
     """Return a new list each time: Gemma 4's config changes the one that it
     is given.
     """
-    return dict(
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    )
+    return dict(sliding_window=8, layer_types=[SLIDING, FULL, SLIDING])
 
 
 def _gemma3(ids: Ids) -> Any:
@@ -179,12 +161,12 @@ def _gemma4(ids: Ids, **options: Any) -> Any:
         global_head_dim=16,
         **options,
     )
-    vision = dict(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+    vision = sizes(
+        32,
+        48,
+        2,
+        2,
+        2,
         head_dim=16,
         patch_size=4,
         pooling_kernel_size=2,
@@ -213,21 +195,14 @@ def _mistral(kind: Any, ids: Ids, **rest: Any) -> Any:
 
 
 def _lfm2_vl(ids: Ids) -> Any:
-    layers = ["conv", "full_attention", "conv"]
+    layers = ["conv", FULL, "conv"]
     text = dict(SIZES, layer_types=layers, block_auto_adjust_ff_dim=False)
-    vision = hf.Siglip2VisionConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        patch_size=8,
-        num_patches=16,
-    )
+    tower = sizes(32, 48, 2, layers=2, patch_size=8, num_patches=16)
     return _config(
         hf.Lfm2VlConfig,
         ids,
         hf.Lfm2Config(**text),
-        vision,
+        hf.Siglip2VisionConfig(**tower),
         projector_hidden_size=48,
         downsample_factor=2,
     )
@@ -236,6 +211,12 @@ def _lfm2_vl(ids: Ids) -> Any:
 GRIDS = [[32, 64], [64, 32], [64, 64]]
 _SQUARE = {"height": 32, "width": 32}
 _QWEN: dict[str, Any] = dict(
+    image_processor=lambda: hf.Qwen2VLImageProcessorPil(
+        patch_size=4,
+        merge_size=2,
+        temporal_patch_size=2,
+        size=dict(shortest_edge=256, longest_edge=4096),
+    ),
     template=TURNS % "<|vision_start|><|image_pad|><|vision_end|>",
     tokens=dict(
         image_token="<|image_pad|>",
@@ -244,32 +225,16 @@ _QWEN: dict[str, Any] = dict(
         vision_end="<|vision_end|>",
     ),
 )
-_QWEN_IMAGES = dict(
-    patch_size=4,
-    merge_size=2,
-    temporal_patch_size=2,
-    size=dict(shortest_edge=256, longest_edge=4096),
-)
 _CUT = dict(
     patch_size=8,
     vision_feature_select_strategy="default",
     num_additional_image_tokens=1,
 )
-_TILES: dict[str, Any] = dict(
-    tokens=dict(
-        image_token="<image>",
-        fake_image_token="<fake_token_around_image>",
-        global_image_tag="<global-img>",
-        end_of_utterance_token="<end_of_utterance>",
-        **{
-            f"row_{y}_col_{x}": f"<row_{y}_col_{x}>"
-            for y in (1, 2, 3)
-            for x in (1, 2, 3)
-        },
-    ),
-    settings=dict(image_seq_len=4),
-)
 _PIXTRAL: dict[str, Any] = dict(
+    image_processor=lambda: hf.PixtralImageProcessorPil(
+        size={"longest_edge": 64}, patch_size=8
+    ),
+    processor="PixtralProcessor",
     template=TURNS % "[IMG]",
     tokens=dict(
         image_token="[IMG]",
@@ -282,36 +247,46 @@ _GEMMA = dict(
     boi_token="<start_of_image>",
     eoi_token="<end_of_image>",
 )
-_GEMMA4 = dict(
-    image_token="<|image|>",
-    boi_token="<|image>",
-    eoi_token="<image|>",
-    video_token="<|video|>",
-    audio_token="<|audio|>",
-    boa_token="<|audio>",
-    eoa_token="<audio|>",
+_GEMMA4: tuple[Any, ...] = (
+    lambda: hf.Gemma4ImageProcessorPil(
+        patch_size=4, pooling_kernel_size=2, max_soft_tokens=70
+    ),
+    "Gemma4Processor",
+    TURNS % "<|image|>",
+    dict(
+        image_token="<|image|>",
+        boi_token="<|image>",
+        eoi_token="<image|>",
+        video_token="<|video|>",
+        audio_token="<|audio|>",
+        boa_token="<|audio>",
+        eoa_token="<audio|>",
+    ),
 )
 
 
-def _gemma4_images() -> Any:
-    return hf.Gemma4ImageProcessorPil(
-        patch_size=4, pooling_kernel_size=2, max_soft_tokens=70
+def _tiles(kind: Any, images: Any, processor: str) -> Family:
+    cells = [f"row_{y}_col_{x}" for y in (1, 2, 3) for x in (1, 2, 3)]
+    return Family(
+        partial(_idefics, kind),
+        lambda: images(size={"longest_edge": 64}, max_image_size={"longest_edge": 32}),
+        processor,
+        tokens=dict(
+            image_token="<image>",
+            fake_image_token="<fake_token_around_image>",
+            global_image_tag="<global-img>",
+            end_of_utterance_token="<end_of_utterance>",
+            **{cell: f"<{cell}>" for cell in cells},
+        ),
+        settings=dict(image_seq_len=4),
     )
 
 
-def _qwen_images() -> Any:
-    return hf.Qwen2VLImageProcessorPil(**_QWEN_IMAGES)
-
-
-def _tiles(kind: Any) -> Any:
-    return lambda: kind(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-
-
 FAMILIES: dict[str, Family] = {
-    "qwen2-vl": Family(_qwen2_vl, _qwen_images, "Qwen2VLProcessor", **_QWEN),
-    "tied": Family(_tied, _qwen_images, "Qwen2VLProcessor", **_QWEN),
-    "qwen2.5-vl": Family(_qwen2_5_vl, _qwen_images, "Qwen2_5_VLProcessor", **_QWEN),
-    "qwen3-vl": Family(_qwen3_vl, _qwen_images, "Qwen3VLProcessor", **_QWEN),
+    "qwen2-vl": Family(_qwen2_vl, processor="Qwen2VLProcessor", **_QWEN),
+    "tied": Family(_tied, processor="Qwen2VLProcessor", **_QWEN),
+    "qwen2.5-vl": Family(_qwen2_5_vl, processor="Qwen2_5_VLProcessor", **_QWEN),
+    "qwen3-vl": Family(_qwen3_vl, processor="Qwen3VLProcessor", **_QWEN),
     "llava": Family(
         partial(_llava, hf.LlavaConfig),
         lambda: hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SQUARE),
@@ -335,17 +310,11 @@ FAMILIES: dict[str, Family] = {
         tokens=dict(image_token="<image>", video_token="<video>"),
         settings=dict(num_image_tokens=16, vision_feature_select_strategy="full"),
     ),
-    "idefics3": Family(
-        partial(_idefics, hf.Idefics3Config),
-        _tiles(hf.Idefics3ImageProcessorPil),
-        "Idefics3Processor",
-        **_TILES,
+    "idefics3": _tiles(
+        hf.Idefics3Config, hf.Idefics3ImageProcessorPil, "Idefics3Processor"
     ),
-    "smolvlm": Family(
-        partial(_idefics, hf.SmolVLMConfig),
-        _tiles(hf.SmolVLMImageProcessorPil),
-        "SmolVLMProcessor",
-        **_TILES,
+    "smolvlm": _tiles(
+        hf.SmolVLMConfig, hf.SmolVLMImageProcessorPil, "SmolVLMProcessor"
     ),
     "gemma3": Family(
         _gemma3,
@@ -355,15 +324,9 @@ FAMILIES: dict[str, Family] = {
         _GEMMA,
         dict(image_seq_length=4),
     ),
-    "gemma4": Family(
-        _gemma4, _gemma4_images, "Gemma4Processor", TURNS % "<|image|>", _GEMMA4
-    ),
+    "gemma4": Family(_gemma4, *_GEMMA4),
     "gemma4-mutual": Family(
-        partial(_gemma4, use_bidirectional_attention="vision"),
-        _gemma4_images,
-        "Gemma4Processor",
-        TURNS % "<|image|>",
-        _GEMMA4,
+        partial(_gemma4, use_bidirectional_attention="vision"), *_GEMMA4
     ),
     "internvl": Family(
         _internvl,
@@ -402,8 +365,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "mistral3": Family(
         partial(_mistral, hf.Mistral3Config, spatial_merge_size=2),
-        lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
-        "PixtralProcessor",
         settings=dict(patch_size=8, spatial_merge_size=2),
         **_PIXTRAL,
     ),
@@ -414,8 +375,6 @@ FAMILIES: dict[str, Family] = {
             vision_feature_layer=-1,
             vision_feature_select_strategy="full",
         ),
-        lambda: hf.PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size=8),
-        "PixtralProcessor",
         settings=dict(patch_size=8),
         **_PIXTRAL,
     ),
@@ -426,18 +385,11 @@ def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
     """Return a tokenizer for a family: bytes are tokens, and so are the
     family's own.
     """
-    special = FAMILIES[name].tokens
-    words = {
-        letter: place
-        for place, letter in enumerate(["<pad>", *sorted(ByteLevel.alphabet())])
-    }
-    raw = RawTokenizer(BPE(words, []))
-    raw.pre_tokenizer, raw.decoder = (
-        ByteLevel(add_prefix_space=False),
-        ByteLevelDecoder(),
-    )
+    letters = ["<pad>", *sorted(ByteLevel.alphabet())]
     return hf.PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", extra_special_tokens=special
+        tokenizer_object=of_bytes({word: place for place, word in enumerate(letters)}),
+        pad_token="<pad>",
+        extra_special_tokens=FAMILIES[name].tokens,
     )
 
 
@@ -480,12 +432,8 @@ def saved(name: str, folder: Path) -> Path:
     images._processor_class = family.processor
     images.save_pretrained(folder)
     if family.settings:
-        import json
-
         settings = dict(family.settings, processor_class=family.processor)
-        (folder / "processor_config.json").write_text(
-            json.dumps(settings), encoding="utf-8"
-        )
+        (folder / "processor_config.json").write_text(json.dumps(settings), "utf-8")
     return folder
 
 

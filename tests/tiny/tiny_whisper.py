@@ -37,7 +37,6 @@ SIZES: dict[str, Any] = dict(
     max_target_positions=448,
     init_std=0.3,
 )
-DRAFT = dict(decoder_layers=1)
 
 
 def languages(name: str) -> list[str]:

@@ -14,7 +14,7 @@ import tiny_whisper
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.data.packing import Block, stack
 from foreword.train.data.pairs import PairEncoder
 from foreword.train.data.records import Record, read
 from foreword.train.data.regenerate import Wishes, regenerate
@@ -25,6 +25,7 @@ from foreword.train.registry import DSparkOptions, LmOptions
 from foreword.train.report.measure import Questions
 from foreword.train.task import TrainContext
 from foreword.train.trainer import TrainingConfig
+from trainables import pairs
 
 FAMILIES = ["t5", "bart", "marian"]
 START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
@@ -52,20 +53,9 @@ def task(name: str, **options) -> lm.Distillation:
     return lm.Distillation(context, LmOptions(**options), draft)
 
 
-def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
-    draw = torch.Generator().manual_seed(0)
-    start = list(START[name])
-    made = []
-    for source, answer in lengths:
-        tokens = torch.randint(60, 310, (source + answer,), generator=draw).tolist()
-        learnt = [False] * (source + len(start)) + [True] * answer
-        made.append(Piece([*tokens[:source], *start, *tokens[source:]], learnt))
-    return made
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_packed_pairs_are_learnt_as_if_alone(name):
-    some, one = pieces(name, (7, 5), (12, 3), (2, 9)), task(name)
+    some, one = pairs(START[name], (7, 5), (12, 3), (2, 9)), task(name)
     one.module.eval()
     together = one.loss(
         one.module, stack([Block.of(some[:2], 40), Block.of(some[2:], 40)])
@@ -91,7 +81,7 @@ def test_the_target_as_draft_is_always_accepted():
     one = task("t5")
     with torch.no_grad():
         found = one.measure(
-            one.target, stack([Block.of(pieces("t5", (7, 5), (3, 8)), 40)])
+            one.target, stack([Block.of(pairs(START["t5"], (7, 5), (3, 8)), 40)])
         )
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
         {"loss": 0, "acceptance": 13, "agreement": 13}, abs=1e-4

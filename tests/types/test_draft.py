@@ -84,7 +84,7 @@ def test_draft_within_a_depth_keeps_all_that_are_no_deeper(
     assert cut.nodes == cut.probs.shape[1]
 
 
-def test_probabilities_are_known_of_all_draft_tokens_or_none() -> None:
+def test_probabilities_are_known_of_all_draft_tokens_or_none():
     assert Draft([DraftTree([5], [-1], [0.5]), DraftTree()]).weighed
     half = Draft([DraftTree([5], [-1], [0.5]), DraftTree([6], [-1])])
     assert not half.weighed
@@ -92,7 +92,7 @@ def test_probabilities_are_known_of_all_draft_tokens_or_none() -> None:
     assert again(chosen([[5, 6]])).trees == (DraftTree([5, 6], [-1, 0]),)
 
 
-def test_copy_has_the_draft_tokens_in_use_on_another_device() -> None:
+def test_copy_has_the_draft_tokens_in_use_on_another_device():
     wide = Draft.padded(
         torch.tensor([[5, 6, 0]]),
         torch.tensor([[-1, 0, 1]]),
@@ -118,14 +118,12 @@ def test_copy_has_the_draft_tokens_in_use_on_another_device() -> None:
     ]
     + [(torch.tensor([[-1, 0]]), [wrong], "cannot hold") for wrong in (3, -1)],
 )
-def test_tensors_that_do_not_fit_together_are_refused(
-    parents: torch.Tensor, count: list[int], said: str
-) -> None:
+def test_tensors_that_do_not_fit_together_are_refused(parents, count, said):
     with pytest.raises(ValueError, match=said):
         _ = Draft.padded(torch.tensor([[5, 6]]), parents, torch.tensor(count)).trees
 
 
-def test_a_verdict_says_the_same_as_lists_and_as_tensors() -> None:
+def test_a_verdict_says_the_same_as_lists_and_as_tensors():
     draft = Draft(
         [DraftTree([5, 6, 7], [-1, -1, 1]), DraftTree([8], [-1]), DraftTree()]
     )

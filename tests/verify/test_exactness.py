@@ -2,8 +2,6 @@
 rules that do not.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -346,7 +344,7 @@ every_bias = pytest.mark.parametrize(
 @every_rule
 @every_draft
 @pytest.mark.parametrize("seed", range(3))
-def test_chains_exactly(name: str, drafting: Drafting, seed: int) -> None:
+def test_chains_exactly(name, drafting, seed):
     rule = RULES[name]
     assert (
         bias(
@@ -362,7 +360,7 @@ def test_chains_exactly(name: str, drafting: Drafting, seed: int) -> None:
 @pytest.mark.sample(2)
 @every_rule
 @pytest.mark.parametrize("policy", POLICIES)
-def test_chains_that_end_by_a_policy_exactly(name: str, policy: str) -> None:
+def test_chains_that_end_by_a_policy_exactly(name, policy):
     rule, drafting = RULES[name], ended(POLICIES[policy])
     assert len(set(drafting(LONG).draft.count.tolist())) > 1, (
         "some chains must end and some must not"
@@ -371,7 +369,7 @@ def test_chains_that_end_by_a_policy_exactly(name: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_match_is_exact_whatever_a_policy_is_told(policy: str) -> None:
+def test_match_is_exact_whatever_a_policy_is_told(policy):
     rule = RULES["match"]
     assert (
         bias(rule.verify, ended_by_its_draft_token(policy), LONG, rule.shares_noise)
@@ -381,7 +379,7 @@ def test_match_is_exact_whatever_a_policy_is_told(policy: str) -> None:
 
 @every_tree_rule
 @every_tree
-def test_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+def test_trees_exactly(name, branching):
     world = World.random(sum(branching), vocab=3, depth=len(branching))
     assert (
         bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
@@ -391,7 +389,7 @@ def test_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
 @pytest.mark.slow
 @every_tree_rule
 @pytest.mark.parametrize("branching", [(2, 1, 1), (3, 1, 1)], ids=str)
-def test_deep_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+def test_deep_trees_exactly(name, branching):
     world = World.random(8, vocab=3, depth=3)
     assert (
         bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
@@ -400,7 +398,7 @@ def test_deep_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
 @pytest.mark.parametrize("branching", [(3,), (2, 1)], ids=str)
-def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
+def test_chosen_trees_exactly(name, branching):
     rule, world = RULES[name], World.random(1, vocab=3, depth=len(branching))
     assert bias(rule.verify, chosen_tree(*branching), world, rule.shares_noise) < EXACT
 
@@ -408,13 +406,13 @@ def test_chosen_trees_exactly(name: str, branching: tuple[int, ...]) -> None:
 @pytest.mark.sample(2)
 @every_rule
 @every_draft
-def test_chains_in_samples(name: str, drafting: Drafting) -> None:
+def test_chains_in_samples(name, drafting):
     rule, world = RULES[name], World.random(7, vocab=4, depth=3)
     assert surprise(rule.verify, drafting, world, rule.shares_noise) < 1
 
 
 @every_tree_rule
-def test_trees_in_samples(name: str) -> None:
+def test_trees_in_samples(name):
     world = World.random(7, vocab=4, depth=2)
     assert surprise(RULES[name].verify, trees(name, 2, 2), world, gumbel=False) < 1
 
@@ -423,7 +421,7 @@ def test_trees_in_samples(name: str) -> None:
     ("drafting", "depth"),
     [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)],
 )
-def test_match_is_exact_for_every_draft(drafting: Drafting, depth: int) -> None:
+def test_match_is_exact_for_every_draft(drafting, depth):
     rule = RULES["match"]
     assert (
         bias(
@@ -439,16 +437,14 @@ def test_match_is_exact_for_every_draft(drafting: Drafting, depth: int) -> None:
 
 
 @every_bias
-def test_bias_is_seen_exactly(verify: Verify, drafting: Drafting, world: World) -> None:
+def test_bias_is_seen_exactly(verify, drafting, world):
     shares_noise = verify is match_longest
     assert bias(verify, drafting, world, shares_noise, FEW_BITS) > VISIBLE
 
 
 @pytest.mark.sample(5)
 @every_bias
-def test_bias_is_seen_in_samples(
-    verify: Verify, drafting: Drafting, world: World
-) -> None:
+def test_bias_is_seen_in_samples(verify, drafting, world):
     assert surprise(verify, drafting, world, verify is match_longest) > 1
 
 
@@ -461,9 +457,7 @@ def test_bias_is_seen_in_samples(
     ],
     ids=["from-likeliest", "to-unlikeliest"],
 )
-def test_chi_square_sees_the_smallest_bias(
-    change: Callable[[torch.Tensor], torch.Tensor], depth: int
-) -> None:
+def test_chi_square_sees_the_smallest_bias(change, depth):
     distribution = plain_distribution(World.random(7, vocab=4, depth=depth))
     shifted = distribution.clone()
     shifted[change(distribution)] += VISIBLE

@@ -80,19 +80,17 @@ def assert_same(a: Verdict, b: Verdict) -> None:
     assert torch.equal(a.path, b.path)
 
 
-def test_rules_are_found_by_name() -> None:
+def test_rules_are_found_by_name():
     assert all(rule(name) is RULES[name] and rule(name).name == name for name in RULES)
 
 
-def test_only_rules_that_share_noise_keep_the_text() -> None:
+def test_only_rules_that_share_noise_keep_the_text():
     assert all(
         (found.keeps == "same-text") == found.shares_noise for found in RULES.values()
     )
 
 
-def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists() -> (
-    None
-):
+def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists():
     assert all(found.trees == (found.lists != "one") for found in RULES.values())
     assert all(
         found.lists != "independent" for found in RULES.values() if found.shares_noise
@@ -101,14 +99,14 @@ def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists()
 
 @pytest.mark.parametrize("draws", [False, True])
 @pytest.mark.parametrize("trees", [False, True])
-def test_a_guarantee_is_kept_by_the_rule_it_finds(draws: bool, trees: bool) -> None:
+def test_a_guarantee_is_kept_by_the_rule_it_finds(draws, trees):
     assert rule("same-text", draws=draws, trees=trees) is RULES["match"]
     found = rule("same-distribution", draws=draws, trees=trees)
     # match keeps the distribution as well
     assert found.name == ("block" if draws and not trees else "match")
 
 
-def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
+def test_an_unknown_rule_names_its_neighbour_and_the_rest():
     with pytest.raises(UnknownMethod, match="Did you mean 'rejection'") as error:
         rule("rejecton")
     assert all(name in str(error.value) for name in RULES)
@@ -117,21 +115,26 @@ def test_an_unknown_rule_names_its_neighbour_and_the_rest() -> None:
     assert "Did you mean" not in str(error.value)
 
 
-@every_rule
-@every_probs
-def test_greedy_rules_agree_row_by_row(name: str, with_probs: bool) -> None:
-    weights, draft, noise = problem(1, with_probs)
+def greedily(name, weights, draft, noise) -> torch.Tensor:
+    """Return what "match" accepts where the likeliest token is certain: all rules do."""
     certain = torch.full_like(weights, -torch.inf).scatter_(
         2, weights.argmax(-1, keepdim=True), 0.0
     )
     expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
-    assert expected.accepted.unique().tolist() == list(range(DEPTH + 1))
     assert_same(RULES[name].verify(certain, draft, noise), expected)
+    return expected.accepted
 
 
 @every_rule
 @every_probs
-def test_the_path_is_the_first_accepted_nodes(name: str, with_probs: bool) -> None:
+def test_greedy_rules_agree_row_by_row(name, with_probs):
+    accepted = greedily(name, *problem(1, with_probs))
+    assert accepted.unique().tolist() == list(range(DEPTH + 1))
+
+
+@every_rule
+@every_probs
+def test_the_path_is_the_first_accepted_nodes(name, with_probs):
     weights, draft, noise = problem(2, with_probs)
     verdict = RULES[name].verify(weights, draft, noise)
     expected = torch.arange(DEPTH).expand(ROWS, -1).clone()
@@ -144,7 +147,7 @@ def test_the_path_is_the_first_accepted_nodes(name: str, with_probs: bool) -> No
 @every_rule
 @every_probs
 @pytest.mark.parametrize("garbage", ["random", "impossible"])
-def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> None:
+def test_padding_never_matters(name, with_probs, garbage):
     weights, draft, noise = problem(3, with_probs)
     rng = torch.Generator().manual_seed(4)
     padded = torch.arange(DEPTH) >= draft.count[:, None]
@@ -171,9 +174,7 @@ def test_padding_never_matters(name: str, with_probs: bool, garbage: str) -> Non
 
 @every_rule
 @every_probs
-def test_row_does_not_depend_on_width_or_on_its_batch(
-    name: str, with_probs: bool
-) -> None:
+def test_row_does_not_depend_on_width_or_on_its_batch(name, with_probs):
     weights, draft, noise = problem(5, with_probs)
     together = RULES[name].verify(weights, draft, noise)
     assert noise.gumbel is not None
@@ -201,21 +202,13 @@ def test_row_does_not_depend_on_width_or_on_its_batch(
 
 @every_tree_rule
 @every_probs
-def test_greedy_rules_follow_the_same_branch(name: str, with_probs: bool) -> None:
-    weights, draft, noise = forest(8, with_probs)
-    certain = torch.full_like(weights, -torch.inf).scatter_(
-        2, weights.argmax(-1, keepdim=True), 0.0
-    )
-    expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
-    assert len(expected.accepted.unique()) > 2
-    assert_same(RULES[name].verify(certain, draft, noise), expected)
+def test_greedy_rules_follow_the_same_branch(name, with_probs):
+    assert len(greedily(name, *forest(8, with_probs)).unique()) > 2
 
 
 @every_tree_rule
 @every_probs
-def test_path_leads_from_root_through_draft_tokens_in_use(
-    name: str, with_probs: bool
-) -> None:
+def test_path_leads_from_root_through_draft_tokens_in_use(name, with_probs):
     weights, draft, noise = forest(9, with_probs)
     verdict = RULES[name].verify(weights, draft, noise)
     assert len(verdict.accepted.unique()) > 2
@@ -228,7 +221,7 @@ def test_path_leads_from_root_through_draft_tokens_in_use(
 
 @every_tree_rule
 @every_probs
-def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
+def test_padding_of_trees_never_matters(name, with_probs):
     weights, draft, noise = forest(10, with_probs)
     padded = torch.arange(draft.nodes) >= draft.count[:, None]
     after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
@@ -248,7 +241,7 @@ def test_padding_of_trees_never_matters(name: str, with_probs: bool) -> None:
 
 @every_tree_rule
 @every_probs
-def test_a_tree_does_not_depend_on_its_batch(name: str, with_probs: bool) -> None:
+def test_a_tree_does_not_depend_on_its_batch(name, with_probs):
     weights, draft, noise = forest(11, with_probs)
     together = RULES[name].verify(weights, draft, noise)
     assert noise.gumbel is not None
@@ -265,7 +258,7 @@ def test_a_tree_does_not_depend_on_its_batch(name: str, with_probs: bool) -> Non
 
 
 @every_rule
-def test_without_draft_tokens_the_target_decides(name: str) -> None:
+def test_without_draft_tokens_the_target_decides(name):
     rng = torch.Generator().manual_seed(6)
     distribution = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
     rows = 20_000
@@ -282,7 +275,7 @@ def test_without_draft_tokens_the_target_decides(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].trees])
-def test_rules_for_chains_refuse_trees(name: str) -> None:
+def test_rules_for_chains_refuse_trees(name):
     weights, draft, noise = problem(7, with_probs=True)
     with pytest.raises(InvalidRequest, match="chains only"):
         RULES[name].verify(weights, changed(draft, chain=False), noise)

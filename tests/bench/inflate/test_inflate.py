@@ -15,6 +15,7 @@ from foreword import LLM, SamplingParams, bundled
 from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots, shape_of
 from foreword.errors import ModelError
 from foreword.model import Model, Read
+from tiny_sizes import sizes
 
 STARTER = Shape(
     "starter", hidden=384, layers=8, heads=6, kv_heads=3, head_dim=64, intermediate=1024
@@ -64,12 +65,8 @@ def expected(target, prompts) -> torch.Tensor:
 def tiny(**options) -> hf.LlamaForCausalLM:
     """Three query heads to a kv head, weights large enough that attention matters."""
     config = hf.LlamaConfig(
+        **sizes(48, 64, 6, 2, 2),
         vocab_size=97,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
         head_dim=16,
         initializer_range=0.3,
         **options,

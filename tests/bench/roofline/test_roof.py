@@ -10,13 +10,10 @@ from foreword.bench.roofline.limit import LimitOptions, limits
 from foreword.bench.roofline.prompts import read
 from foreword.bench.roofline.roof import Roof, Work, attention, shapes, works
 from foreword.model import Model
-from foreword.native import forward
 from foreword.native.peaks import BYTES, SMALL, WHOLE, peak
+from grids import NEEDS_C
 from tiny_models import build
 
-native = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
 ROOF = Roof(
     weights=3000,
     keys=10,
@@ -60,7 +57,7 @@ def counted(form: str | None) -> tuple[dict[tuple[int, bool], Work], int, int]:
     return {(work.form, work.head): work for work in found}, inside, head
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     ("given", "form", "bits"),
     [(None, WHOLE, 16.0), ("int8", BYTES, 8.0), ("int4", SMALL, 4.25)],
@@ -85,12 +82,12 @@ def test_attention_multiplies_keys_and_values():
     assert attention(build("llama")) == 2 * config.num_hidden_layers * heads
 
 
-@native
+@NEEDS_C
 def test_every_form_has_a_peak():
     assert all(peak(form) > 0 for form in range(4))
 
 
-@native
+@NEEDS_C
 def test_a_prompt_is_read_in_chunks_and_compared_with_its_floor(monkeypatch):
     monkeypatch.setattr("foreword.bench.roofline.prompts.CHUNK", 16)
     model = Model(build("llama"))
@@ -100,7 +97,7 @@ def test_a_prompt_is_read_in_chunks_and_compared_with_its_floor(monkeypatch):
     assert one.as_json()["tokens_per_second"] == pytest.approx(40e3 / one.ms.mid)
 
 
-@native
+@NEEDS_C
 def test_few_bits_and_several_contexts_are_measured(monkeypatch):
     monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
     short, long = limits(

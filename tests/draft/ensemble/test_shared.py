@@ -6,6 +6,7 @@ import gc
 import weakref
 from functools import cache
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -93,14 +94,14 @@ def test_methods_share_their_members():
     )
 
 
+LATER: dict[str, Any] = dict(
+    dtype=DTYPE, nodes=3, method="ngram", draft={"ngram": None, "lm": starter.draft()}
+)
+"""A draft model that is loaded when a request first needs it."""
+
+
 def test_drafters_that_no_request_uses_are_freed():
-    llm = LLM(
-        starter.target(),
-        dtype=DTYPE,
-        nodes=3,
-        method="ngram",
-        draft={"ngram": None, "lm": starter.draft()},
-    )
+    llm = LLM(starter.target(), **LATER)
     running = llm.stream(
         "One day",
         SamplingParams(method="cascade(ngram, lm)", max_tokens=64, ignore_eos=True),
@@ -143,13 +144,7 @@ def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
     """The load waits here for a round of another request, which it would otherwise
     stop.
     """
-    llm = LLM(
-        starter.target(),
-        dtype=DTYPE,
-        nodes=3,
-        method="ngram",
-        draft={"ngram": None, "lm": starter.draft()},
-    )
+    llm = LLM(starter.target(), **LATER)
     other = llm.stream(
         "One day", SamplingParams(max_tokens=64, ignore_eos=True, seed=1)
     )

@@ -13,10 +13,10 @@ from foreword.draft.heads.block import BlockDrafter, BlockRequest, HeadBlocks
 from foreword.draft.heads.block_native import NativeBlockTrees
 from foreword.errors import ModelError
 from foreword.model import Read
-from foreword.native.forward import reason
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
 from foreword.types.growth import TreeRequest
+from grids import NEEDS_C
 from running import Case, prompts, target
 
 DEEP = 4
@@ -125,7 +125,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
     check_same(grown(start, most, monkeypatch, IN_C), by_level)
 
 
-@pytest.mark.skipif(reason() is not None, reason=f"no native kernel here: {reason()}")
+@NEEDS_C
 @pytest.mark.parametrize("based", [False, True])
 def test_odd_vocabulary_grows_the_padded_tree(based):
     draws = torch.Generator().manual_seed(5)

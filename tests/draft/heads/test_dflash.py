@@ -18,17 +18,11 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
 from running import draft, target
+from tiny_sizes import sizes
 
-SIZES = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
+SIZES = sizes(
+    384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
+)
 BLOCK, MASK, STATES = 4, 3, (2, 5)
 
 

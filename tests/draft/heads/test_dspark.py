@@ -18,28 +18,16 @@ from foreword.errors import ModelError
 from foreword.model import Read
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
+from grids import NEEDS_C
 from running import Case, prompts, target
+from tiny_sizes import sizes
 
-SIZES = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
-RANK = 6
-
-
-native = pytest.mark.skipif(
-    isinstance(forward.library(), str),
-    reason=f"no native kernel here: {forward.library()}",
+SIZES = sizes(
+    384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
 )
+RANK = 6
 
 
 def head(*, rank: int = RANK, **options: bool) -> DSparkHead:
@@ -82,7 +70,7 @@ def test_each_draft_token_is_bettered_by_token_before_it():
     )
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("most", [1, 6, 24])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_all_levels_at_once_grow_the_tree_that_levels_grow(

@@ -23,12 +23,10 @@ from foreword.sampling.streams import NoiseStreams
 from foreword.train.methods.eagle import new
 from foreword.train.registry import EagleOptions
 from foreword.types import Batch, Request, SamplingParams
+from grids import NEEDS_C
 from pair import VOCAB, llama, setting
 from running import sayings, shelf, target
 
-native = pytest.mark.skipif(
-    reason() is not None, reason=f"no native kernel here: {reason()}"
-)
 KINDS = [
     "reduced",
     "reduced to an odd number",
@@ -123,7 +121,7 @@ def states() -> torch.Tensor:
 
 
 @pytest.mark.sample(3)
-@native
+@NEEDS_C
 def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
     head, reader, text, states, monkeypatch
 ):
@@ -148,12 +146,12 @@ def test_scores_are_those_of_the_plain_head_up_to_bfloat16(
     assert ours < 0.05
 
 
-@native
+@NEEDS_C
 def test_row_bits_do_not_depend_on_the_batch(reader, text, states):
     check_row_bits(reader, text, states)
 
 
-@native
+@NEEDS_C
 def test_node_follows_the_hidden_state_of_its_parent(reader, text, states):
     """A node says what it says at the end of a chain of its ancestors alone."""
     nodes, branch = text[20 : 20 + len(PARENTS)], [1, 4, 6]
@@ -173,7 +171,7 @@ def test_node_follows_the_hidden_state_of_its_parent(reader, text, states):
     assert torch.equal(tree[branch], chain)
 
 
-@native
+@NEEDS_C
 def test_node_without_a_read_parent_is_refused(reader, text, states):
     reader.head_states.give(1, states[:20])
     reader.read([Read(1, 0, text[:20])])
@@ -221,7 +219,7 @@ def trainable(dtype: str = "bfloat16", size: int = 400) -> EagleHead:
     return head.to(getattr(torch, dtype)).eval()
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(("most", "size"), [(1, 400), (5, 400), (24, 400), (24, 19)])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_one_call_grows_the_tree_that_levels_grow(temperature, most, size, monkeypatch):
@@ -238,7 +236,7 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature, most, size, monke
     check_same(grown(start, most, monkeypatch), by_level)
 
 
-@native
+@NEEDS_C
 def test_real_text_has_draft_tokens_of_the_plain_head(monkeypatch):
     model, found = target("bfloat16"), []
     for drafter in (
@@ -279,7 +277,7 @@ def test_what_it_is_not_made_for_is_computed_plainly():
         assert not isinstance(EagleDrafter(head, model)._reader, NativeHead)
 
 
-@native
+@NEEDS_C
 def test_its_weights_are_held_once():
     head = trainable()
     EagleDrafter(head, target("bfloat16"))

@@ -19,21 +19,13 @@ from foreword.draft.heads.masked_runtime import (
 )
 from foreword.model.head_layers import Qwen3Config
 from foreword.native.forward import reason
+from grids import NEEDS_C
 from running import target
+from tiny_sizes import sizes
 
-native = pytest.mark.skipif(
-    reason() is not None, reason=f"no native kernel here: {reason()}"
+SIZES = sizes(
+    384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
 )
-SIZES = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
 BLOCK, ENDS = 5, (33, 34, 40, 70)
 
 
@@ -73,7 +65,7 @@ def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Ten
     return torch.cat(found).float()
 
 
-@native
+@NEEDS_C
 @torch.inference_mode()
 def test_hidden_states_match_the_plain_head(states):
     truth = hidden(TorchLayers(head(), target()), states[0])
@@ -90,7 +82,7 @@ def test_hidden_states_match_the_plain_head(states):
     assert ours < 0.05
 
 
-@native
+@NEEDS_C
 @torch.inference_mode()
 def test_block_does_not_depend_on_batch_or_chunks(states):
     alone, together = (
@@ -115,7 +107,7 @@ def test_block_does_not_depend_on_batch_or_chunks(states):
     assert not torch.equal(seen[-1], seen[-2])
 
 
-@native
+@NEEDS_C
 @torch.inference_mode()
 def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
     """For nearly all places the same token is likeliest, through the target's own
@@ -154,7 +146,7 @@ def test_what_it_is_not_made_for_is_computed_plainly():
         assert isinstance(MaskedBlocks(odd, target("bfloat16"))._stack, TorchLayers)
 
 
-@native
+@NEEDS_C
 def test_its_weights_are_held_once():
     made = copy.deepcopy(head()).bfloat16()
     MaskedBlocks(made, target("bfloat16"))

@@ -26,17 +26,11 @@ from foreword.errors import ModelError
 from foreword.model.head_layers import LlamaConfig, Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
 from running import target
+from tiny_sizes import sizes
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-}
+SIZES: dict[str, Any] = sizes(
+    384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
+)
 LIMIT = 2**26
 """Bytes.
 

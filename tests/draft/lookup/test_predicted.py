@@ -80,14 +80,14 @@ def test_it_does_not_matter_when_one_asks(
         assert propose(one, 6, by) == propose(sequence(one.tokens[2:], expected), 6)
 
 
-def test_it_begins_at_the_beginning_and_ends_with_the_expectation() -> None:
+def test_it_begins_at_the_beginning_and_ends_with_the_expectation():
     assert propose(sequence([], [1, 2, 3]), 2) == [1, 2]
     assert propose(sequence([1, 2], [1, 2, 3]), 5) == [3]
     assert propose(sequence([1, 2, 3], [1, 2, 3]), 5) == []
     assert propose(sequence([1], [1, 9, 3]), 5) == [9]
 
 
-def test_a_changed_part_is_left_and_joined_again() -> None:
+def test_a_changed_part_is_left_and_joined_again():
     expected = [1, 2, 3, 4, 5, 6, 7]
     assert propose(sequence([1, 2, 30], expected), 9) == [4, 5, 6, 7]
     assert propose(sequence([1, 2, 30, 31], expected), 9) == [5, 6, 7]
@@ -95,7 +95,7 @@ def test_a_changed_part_is_left_and_joined_again() -> None:
     assert propose(sequence([1, 2, 5], expected), 9) == [6, 7]
 
 
-def test_of_equal_places_the_next_one_is_taken() -> None:
+def test_of_equal_places_the_next_one_is_taken():
     expected = [1, 5, 2, 5, 3, 5, 4, 6]
     assert propose(sequence([1, 5, 2, 5], expected), 1) == [3]
     assert propose(sequence([1, 5, 2, 30, 31, 5], expected), 1) == [3]
@@ -105,14 +105,14 @@ def test_of_equal_places_the_next_one_is_taken() -> None:
     )
 
 
-def test_without_a_prediction_the_prompt_is_expected() -> None:
+def test_without_a_prediction_the_prompt_is_expected():
     assert propose(sequence([], [], prompt=(1, 2, 3, 4, 1)), 3) == [2, 3, 4]
     assert propose(sequence([7, 3], [], prompt=(1, 2, 3, 4, 1)), 3) == [4, 1]
     assert propose(sequence([], [], prompt=(1, 2, 3)), 3) == []
     assert propose(sequence([7], [], prompt=(1, 2, 3)), 3) == []
 
 
-def test_sequences_keep_to_their_own_expectation_and_release_forgets_it() -> None:
+def test_sequences_keep_to_their_own_expectation_and_release_forgets_it():
     by = PredictedDrafter()
     draft = by.propose(
         batch(
@@ -128,7 +128,7 @@ def test_sequences_keep_to_their_own_expectation_and_release_forgets_it() -> Non
     assert propose(sequence([], [3], id=1), 1, by) == [3]
 
 
-def test_probabilities_grow_with_agreement_and_learn_from_failure() -> None:
+def test_probabilities_grow_with_agreement_and_learn_from_failure():
     expected = list(range(10, 30))
     by, fresh = PredictedDrafter(), sequence(expected[:10], expected)
     sure = by.propose(batch(fresh), [3]).probabilities[0]
@@ -147,7 +147,7 @@ def test_probabilities_grow_with_agreement_and_learn_from_failure() -> None:
     assert by.propose(batch(fresh, floor=0.3), [3]).count.tolist() == [0]
 
 
-def test_only_draft_tokens_that_were_reached_are_learned_from() -> None:
+def test_only_draft_tokens_that_were_reached_are_learned_from():
     copy, other = (Copy.of(sequence([], [1, 2, 3, 4])) for _ in range(2))
     for one, said in ((copy, [1, 40]), (other, [1, 40, 3, 4])):
         one.follow([40, 41])
@@ -160,9 +160,7 @@ def test_only_draft_tokens_that_were_reached_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_expected_answer_comes_in_few_rounds_and_is_not_changed(
-    temperature: float,
-) -> None:
+def test_expected_answer_comes_in_few_rounds_and_is_not_changed(temperature):
     params = SamplingParams(
         temperature=temperature, seed=3, max_tokens=32, ignore_eos=True
     )
@@ -188,7 +186,7 @@ def test_agreement_counts_equal_ends(left: list[int], right: list[int]) -> None:
     assert count in (len(left), len(right)) or left[-count - 1] != right[-count - 1]
 
 
-def test_finishing_leaves_nothing_behind() -> None:
+def test_finishing_leaves_nothing_behind():
     by = drafter("predicted")
     finish(
         engine(target(), by, 3),
@@ -197,7 +195,7 @@ def test_finishing_leaves_nothing_behind() -> None:
     assert by._copies == {}
 
 
-def test_source_of_encoder_decoder_is_expected_from_its_start() -> None:
+def test_source_of_encoder_decoder_is_expected_from_its_start():
     by, params = PredictedDrafter(), SamplingParams(temperature=0)
     one = Request(0, [0, 1], 2, params, 0, source=Source((4, 5, 6, 7, 2)))
     assert propose(one, 3, by) == [4, 5, 6]

@@ -3,7 +3,6 @@ learned from, kept apart and kept.
 """
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -247,12 +246,12 @@ def test_votes_in_c_are_those_defined(
 
 
 @NATIVE
-def test_where_there_is_a_compiler_votes_are_counted_in_c() -> None:
+def test_where_there_is_a_compiler_votes_are_counted_in_c():
     assert isinstance(counts_factory(), NativeCountsFactory)
     assert isinstance(SuffixDrafter(AnswerStore(VOCAB))._count, NativeCountsFactory)
 
 
-def test_equal_probabilities_keep_order_in_which_they_were_found() -> None:
+def test_equal_probabilities_keep_order_in_which_they_were_found():
     """Four tokens followed once each: the latest place is the first in the tree, in C
     and as defined.
     """
@@ -263,7 +262,7 @@ def test_equal_probabilities_keep_order_in_which_they_were_found() -> None:
         ) == [(5,), (4,), (3,), (2,)]
 
 
-def test_own_text_comes_before_past_answers() -> None:
+def test_own_text_comes_before_past_answers():
     for ask in (PlainCountsFactory(), counts_factory()):
         one = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
         answer(one, [1, 2])
@@ -271,7 +270,7 @@ def test_own_text_comes_before_past_answers() -> None:
 
 
 @pytest.mark.parametrize("branches", [True, False])
-def test_a_draft_token_at_the_floor_is_not_made(branches: bool) -> None:
+def test_a_draft_token_at_the_floor_is_not_made(branches):
     history = SuffixIndex(64)
     history.extend([1, 2, 1])
     for ask in (PlainCountsFactory(), counts_factory()):
@@ -282,7 +281,7 @@ def test_a_draft_token_at_the_floor_is_not_made(branches: bool) -> None:
 
 
 @NATIVE
-def test_a_long_text_has_as_many_voters_in_c() -> None:
+def test_a_long_text_has_as_many_voters_in_c():
     """Where the latest places are the end itself, or were found for a longer run
     already, older ones are read.
     """
@@ -299,13 +298,13 @@ def test_a_long_text_has_as_many_voters_in_c() -> None:
         assert trees[0].probabilities == pytest.approx(trees[1].probabilities)
 
 
-def test_a_longer_match_outvotes_a_few_short_ones() -> None:
+def test_a_longer_match_outvotes_a_few_short_ones():
     text = [1, 2, 3, 4, 7, 4, 5, 4, 5, 1, 2, 3, 4]
     assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 1) == [(7,)]
     assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text[4:]), 1) == [(5,)]
 
 
-def test_nothing_follows_end_of_text_and_rest_goes_on() -> None:
+def test_nothing_follows_end_of_text_and_rest_goes_on():
     text = [1, 9, 3, 1, 9, 3, 1, 4, 5, 1]
     drafted = propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 6)
     assert (9,) in drafted
@@ -313,7 +312,7 @@ def test_nothing_follows_end_of_text_and_rest_goes_on() -> None:
     assert not any(9 in path[:-1] for path in drafted)
 
 
-def test_a_floor_and_chains_are_respected() -> None:
+def test_a_floor_and_chains_are_respected():
     text = [1, 2, 1, 3, 1, 4, 1]
     one = SuffixDrafter(AnswerStore(VOCAB))
     tree = one.propose(batch(sequence(text), floor=0.1), [30])
@@ -323,7 +322,7 @@ def test_a_floor_and_chains_are_respected() -> None:
     assert not one.propose(batch(sequence(text)), [20]).chain
 
 
-def test_a_text_may_outgrow_its_first_room() -> None:
+def test_a_text_may_outgrow_its_first_room():
     tokens = [random.Random(0).randrange(40) for _ in range(1500)]
     one, growing = SuffixDrafter(AnswerStore(VOCAB)), sequence(tokens[:900])
     propose(one, growing, 4)
@@ -340,9 +339,7 @@ def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
 
 
 @pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])
-def test_probabilities_learn_from_what_the_target_says(
-    truth: bool, better: bool
-) -> None:
+def test_probabilities_learn_from_what_the_target_says(truth, better):
     one = SuffixDrafter(AnswerStore(VOCAB))
     asked = sequence([1, 2, 3, 1, 2])
     before = one.propose(batch(asked), [1])
@@ -359,7 +356,7 @@ def test_probabilities_learn_from_what_the_target_says(
     )
 
 
-def test_probabilities_are_honest_on_a_random_text() -> None:
+def test_probabilities_are_honest_on_a_random_text():
     """Expected calibration error over ten bins after a hundred rounds; over 0.08 if
     nothing is learned.
     """
@@ -397,14 +394,14 @@ def test_probabilities_are_honest_on_a_random_text() -> None:
 # ---- past answers
 
 
-def test_past_answers_are_remembered_and_prompts_are_not() -> None:
+def test_past_answers_are_remembered_and_prompts_are_not():
     one = SuffixDrafter(AnswerStore(VOCAB))
     answer(one, [1, 2, 3])
     assert propose(one, sequence([5, 1]), 4) == [(2,), (2, 3)]
     assert propose(one, sequence([5, 8], id=3), 4) == []
 
 
-def test_tenants_do_not_meet() -> None:
+def test_tenants_do_not_meet():
     one = SuffixDrafter(AnswerStore(VOCAB))
     answer(one, [1, 2, 3], tenant="a")
     assert propose(one, sequence([5, 1], 1, "a"), 1) == [(2,)]
@@ -412,7 +409,7 @@ def test_tenants_do_not_meet() -> None:
     assert propose(one, sequence([5, 1], 3), 1) == []
 
 
-def test_an_answer_that_is_given_again_is_predicted_whole() -> None:
+def test_an_answer_that_is_given_again_is_predicted_whole():
     asked = [
         Case(
             prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -425,7 +422,7 @@ def test_an_answer_that_is_given_again_is_predicted_whole() -> None:
     assert second.sequence.stats.acceptance > 0.5
 
 
-def test_a_history_is_written_and_read(tmp_path: Path) -> None:
+def test_a_history_is_written_and_read(tmp_path):
     path = tmp_path / "past"
     one = SuffixDrafter.load(path, target(), None)
     assert not path.exists()
@@ -438,7 +435,7 @@ def test_a_history_is_written_and_read(tmp_path: Path) -> None:
     assert len(AnswerStore.load(tmp_path / "copy", target().vocab)) == 4
 
 
-def test_a_long_history_is_not_written_for_every_answer(tmp_path: Path) -> None:
+def test_a_long_history_is_not_written_for_every_answer(tmp_path):
     path = tmp_path / "past"
     one = SuffixDrafter.load(path, target(), None)
     answer(one, [1] * 1000)
@@ -448,7 +445,7 @@ def test_a_long_history_is_not_written_for_every_answer(tmp_path: Path) -> None:
     assert len(AnswerStore.load(path, target().vocab)) == 1001 + 6 + 21
 
 
-def test_an_answer_that_another_method_wrote_is_stored_once() -> None:
+def test_an_answer_that_another_method_wrote_is_stored_once():
     drafter = SuffixDrafter(AnswerStore(VOCAB))
     first, second = (
         Request(number, [1, 2, 3], 1, SamplingParams(), 0) for number in (1, 2)
@@ -461,7 +458,7 @@ def test_an_answer_that_another_method_wrote_is_stored_once() -> None:
     assert len(drafter.archive) == len(once.archive) > 4
 
 
-def test_a_history_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_is_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="without a draft model"):
         SuffixDrafter.load(target(), target(), None)
     for place in (tmp_path, tmp_path / "missing" / "past"):

@@ -79,7 +79,7 @@ def test_tokens_are_noted_in_c_as_defined(
             assert getattr(defined, name) == getattr(fast, name), name
 
 
-def test_a_text_longer_than_the_room_leaves_its_end() -> None:
+def test_a_text_longer_than_the_room_leaves_its_end():
     tokens = [place % 11 for place in range(1000)]
     history = SuffixIndex(300)
     history.extend(tokens)
@@ -98,7 +98,7 @@ def test_what_follows_a_place_goes_on_with_itself(
 
 
 @pytest.mark.parametrize("capacity", [32, 128])
-def test_nothing_is_copied_across_a_gap(capacity: int) -> None:
+def test_nothing_is_copied_across_a_gap(capacity):
     history = noted([9] * 60 + [1, 2, 3, GAP, 4, 5], capacity)
     assert history.after(history.end - 6, 8) == (1, 2, 3)
     assert history.after(history.end - 2, 3) == (4, 5, 4)
@@ -107,7 +107,7 @@ def test_nothing_is_copied_across_a_gap(capacity: int) -> None:
     assert history.find([2, 3, 4], 4) == [(65, 1)]
 
 
-def test_another_size_of_room_keeps_the_latest() -> None:
+def test_another_size_of_room_keeps_the_latest():
     history = noted(list(range(100)), 64)
     assert history.resized(32).tokens() == list(range(68, 100))
     larger = history.resized(128)
@@ -115,7 +115,7 @@ def test_another_size_of_room_keeps_the_latest() -> None:
     assert larger.find([41, 42], 3) == [(7, 2)]
 
 
-def test_a_million_tokens_take_no_more_than_promised() -> None:
+def test_a_million_tokens_take_no_more_than_promised():
     history = SuffixIndex(1 << 20)
     parts = (history._tokens, history._hashes, *history._latest, *history._before)
     assert sum(len(part) * part.itemsize for part in parts) <= 200e6
@@ -126,7 +126,7 @@ def remembered(archive: AnswerStore, tenant: str) -> list[int]:
     return [] if history is None else history.tokens()
 
 
-def test_texts_are_kept_apart() -> None:
+def test_texts_are_kept_apart():
     archive = AnswerStore(100)
     archive.add("a", [1, 2])
     archive.add("b", [3])
@@ -138,14 +138,14 @@ def test_texts_are_kept_apart() -> None:
     assert len(archive) == 7
 
 
-def test_the_oldest_is_forgotten() -> None:
+def test_the_oldest_is_forgotten():
     archive = AnswerStore(100, capacity=2 * LEAST)
     for turn in range(5):
         archive.add("", [turn] * LEAST)
     assert remembered(archive, "") == [3] * (LEAST - 2) + [GAP] + [4] * LEAST + [GAP]
 
 
-def test_the_one_with_most_room_makes_room_for_others() -> None:
+def test_the_one_with_most_room_makes_room_for_others():
     archive = AnswerStore(100, capacity=8 * LEAST)
     archive.add("big", [*range(50)] * (8 * LEAST // 50))
     archive.add("small", [7])
@@ -154,7 +154,7 @@ def test_the_one_with_most_room_makes_room_for_others() -> None:
     assert remembered(archive, "big")[-3:] == [48, 49, GAP]
 
 
-def test_one_silent_longest_is_forgotten_when_all_have_least() -> None:
+def test_one_silent_longest_is_forgotten_when_all_have_least():
     archive = AnswerStore(100, capacity=3 * LEAST)
     for tenant in ("a", "b", "c", "a", "d"):
         archive.add(tenant, [1])
@@ -178,12 +178,12 @@ def test_memory_is_bounded_for_many_tenants(texts: list[tuple[str, int]]) -> Non
         assert not length or archive[tenant] is not None
 
 
-def test_too_small_an_archive_is_refused() -> None:
+def test_too_small_an_archive_is_refused():
     with pytest.raises(InvalidRequest, match="at least"):
         AnswerStore(100, capacity=10)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded(tmp_path):
     archive = AnswerStore(100)
     archive.add("", [1, 2, 3])
     archive.add("", [4])
@@ -197,9 +197,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["past"]
 
 
-def test_a_save_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     archive = AnswerStore(100)
     archive.add("", [1])
     archive.save(tmp_path / "past")
@@ -216,7 +214,7 @@ def test_a_save_that_fails_leaves_the_old_file(
     assert remembered(AnswerStore.load(tmp_path / "past", 100), "") == [1, GAP]
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "text").write_text("no history")
     save_file({"weight": torch.zeros(2)}, tmp_path / "model")
     for name in ("text", "model", "missing"):
@@ -224,9 +222,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
             AnswerStore.load(tmp_path / name, 100)
 
 
-def test_a_file_of_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_version_is_refused(tmp_path, monkeypatch):
     archive = AnswerStore(100)
     archive.add("", [1])
     with monkeypatch.context() as past:
@@ -236,7 +232,7 @@ def test_a_file_of_another_version_is_refused(
         AnswerStore.load(tmp_path / "past", 100)
 
 
-def test_a_file_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_vocabulary_is_refused(tmp_path):
     AnswerStore(100).save(tmp_path / "past")
     with pytest.raises(VocabularyMismatch, match="100 tokens, and the target has 99"):
         AnswerStore.load(tmp_path / "past", 99)

@@ -7,13 +7,10 @@ import pytest
 from foreword.draft.self_speculative.base import FEW
 from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.errors import InvalidRequest
-from foreword.native.forward import library
 from foreword.types import SamplingParams
+from grids import NEEDS_C
 from running import Case, engine, finish, plain, prompts, target
 
-native = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
 LENGTH = 24
 
 
@@ -25,7 +22,7 @@ def requests() -> list[Case]:
     return [Case(prompt, params) for prompt in prompts() for params in settings]
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize(
     ("source", "bytes", "kept"),
     [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)],
@@ -40,7 +37,7 @@ def test_most_draft_tokens_are_accepted(source, bytes, kept):
     assert drafter.model.backend.bytes < bytes * 2 * model.parameters
 
 
-@native
+@NEEDS_C
 @pytest.mark.parametrize("chunk", [512, 7])
 def test_it_never_reads_a_prompt(chunk):
     drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
@@ -63,7 +60,7 @@ def test_it_never_reads_a_prompt(chunk):
     assert 0 < max(longest) <= max(FEW, 8)
 
 
-@native
+@NEEDS_C
 def test_nothing_is_kept_of_a_text_that_ended():
     drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
     finish(engine(target("bfloat16"), drafter, 3), requests()[:2])

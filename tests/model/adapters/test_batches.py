@@ -45,17 +45,13 @@ def alone(llm: LLM) -> list[tuple[list[int], list[TokenLogprob]]]:
     ]
 
 
-def test_adapters_write_other_texts(
-    alone: list[tuple[list[int], list[TokenLogprob]]],
-) -> None:
+def test_adapters_write_other_texts(alone):
     assert len({tuple(text) for text, _ in alone}) == 9
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("method", METHODS)
-def test_text_in_a_batch_is_that_of_each_adapter_alone(
-    llm: LLM, alone: list[tuple[list[int], list[TokenLogprob]]], method: str
-) -> None:
+def test_text_in_a_batch_is_that_of_each_adapter_alone(llm, alone, method):
     asked = [replace(params, method=method) for params in ASKED]
     found = llm.generate([TEXT] * len(asked), asked)
     assert bits(found) == alone
@@ -64,11 +60,7 @@ def test_text_in_a_batch_is_that_of_each_adapter_alone(
         assert sum(one.stats.accepted for one in adapted) > 0
 
 
-def test_requests_of_all_adapters_share_each_forward(
-    llm: LLM,
-    alone: list[tuple[list[int], list[TokenLogprob]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_requests_of_all_adapters_share_each_forward(llm, alone, monkeypatch):
     rounds: list[int] = []
     read = llm.target.backend.read
 
@@ -83,7 +75,7 @@ def test_requests_of_all_adapters_share_each_forward(
     assert max(rounds) == 9
 
 
-def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm: LLM) -> None:
+def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm):
     target = llm.target
     text = list(range(300, 340))
     for one, adapter in enumerate(("a", "b", None, "a")):
@@ -98,7 +90,7 @@ def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm: LLM) -> None:
     assert torch.equal(together, torch.cat(alone[7:]))
 
 
-def test_a_sequence_opened_again_has_the_model_alone(llm: LLM) -> None:
+def test_a_sequence_opened_again_has_the_model_alone(llm):
     target = llm.target
     found: list[torch.Tensor] = []
     for adapter, closes in ((None, True), ("a", False), (None, True)):
@@ -111,7 +103,7 @@ def test_a_sequence_opened_again_has_the_model_alone(llm: LLM) -> None:
     assert not torch.equal(found[0], found[1])
 
 
-def test_texts_that_give_way_go_on_with_their_adapter(llm: LLM) -> None:
+def test_texts_that_give_way_go_on_with_their_adapter(llm):
     pool = llm.target.backend.pool
     assert pool is not None
     asked = [
@@ -130,7 +122,7 @@ def test_texts_that_give_way_go_on_with_their_adapter(llm: LLM) -> None:
     assert llm.engine.load.preemptions > before
 
 
-def test_prompts_are_scored_by_the_adapter(llm: LLM) -> None:
+def test_prompts_are_scored_by_the_adapter(llm):
     by_base, by_a = (llm.score(TEXT, adapter=name) for name in (None, "a"))
     scored = replace(WARM, temperature=0, max_tokens=1, logprobs=0, adapter="a")
     (answer,) = llm.generate([TEXT], scored)
@@ -153,7 +145,7 @@ def cached(llm: LLM, **named: str | None) -> int:
 
 
 @pytest.mark.parametrize("method", ["none", "eagle"])
-def test_a_prefix_is_read_once_for_each_adapter(llm: LLM, method: str) -> None:
+def test_a_prefix_is_read_once_for_each_adapter(llm, method):
     asks = (None, "a", "b", None, "a", "b")
     tenant = f"prefixes of {method}"
     found = [cached(llm, adapter=name, tenant=tenant, method=method) for name in asks]
@@ -161,7 +153,7 @@ def test_a_prefix_is_read_once_for_each_adapter(llm: LLM, method: str) -> None:
     assert min(found[3:]) > 64
 
 
-def test_the_text_after_a_kept_prefix_is_the_same(llm: LLM) -> None:
+def test_the_text_after_a_kept_prefix_is_the_same(llm):
     asked = [
         replace(GREEDY, adapter=name, tenant=f"by {name}", max_tokens=24)
         for name in (None, "a", "b")
@@ -174,7 +166,7 @@ def test_the_text_after_a_kept_prefix_is_the_same(llm: LLM) -> None:
         assert all((one.stats.cached > 0) == is_kept for one in again)
 
 
-def test_a_tenant_cannot_be_named_like_an_adapter(llm: LLM) -> None:
+def test_a_tenant_cannot_be_named_like_an_adapter(llm):
     names = [("a", "t"), (None, "a\0t"), (None, "\0a\0t"), ("a", "\0t"), ("b", "t")]
     owners = {
         SamplingParams(adapter=adapter, tenant=tenant).owner

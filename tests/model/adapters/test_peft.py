@@ -2,7 +2,6 @@
 of the merged model.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,23 +77,19 @@ def same_text(kind: str, folder: Path, **settings: Any) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_text_is_that_of_the_merged_model(name: str, tmp_path: Path) -> None:
+def test_text_is_that_of_the_merged_model(name, tmp_path):
     same_text("llama-gqa", tmp_path, **SETTINGS[name])
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_is_that_of_the_merged_model_of_each_kind(
-    kind: str, tmp_path: Path
-) -> None:
+def test_text_is_that_of_the_merged_model_of_each_kind(kind, tmp_path):
     conv1d = kind == "gpt2"
     same_text(kind, tmp_path, target_modules=KINDS[kind], fan_in_fan_out=conv1d)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scores_are_near_those_of_peft_unmerged(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_scores_are_near_those_of_peft_unmerged(dtype, tmp_path):
     base = tiny_models.build("llama").to(dtype)
     adapted = tiny_lora.save(base, tmp_path, 1)
     text = torch.randint(320, (40,)).tolist()
@@ -108,7 +103,7 @@ def test_scores_are_near_those_of_peft_unmerged(
     assert error < (1e-4 if dtype == torch.float32 else 0.2)
 
 
-def test_hidden_states_are_those_of_the_adapted_rows(tmp_path: Path) -> None:
+def test_hidden_states_are_those_of_the_adapted_rows(tmp_path):
     base = tiny_models.build("llama")
     adapted = tiny_lora.save(base, tmp_path, 1)
     text = list(range(20, 40))
@@ -137,9 +132,7 @@ def gguf_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("quantized", [int8_checkpoint, gguf_file])
-def test_a_quantized_checkpoint_is_adapted_as_its_weights_are_read(
-    quantized: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_a_quantized_checkpoint_is_adapted_as_its_weights_are_read(quantized, tmp_path):
     (tmp_path / "base").mkdir()
     source = quantized(tmp_path / "base")
     base = load_weights(source, read_config(source), torch.float32)

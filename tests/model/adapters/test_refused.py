@@ -98,9 +98,7 @@ def refused(unchecked: None) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("words", UNREAD)
-def test_settings_that_ask_for_more_are_refused(
-    words: str, folder: Path, refused: Callable[..., str]
-) -> None:
+def test_settings_that_ask_for_more_are_refused(words, folder, refused):
     config = folder / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | UNREAD[words]))
     found = refused(tiny_models.build("llama"), {"a": folder})
@@ -109,9 +107,7 @@ def test_settings_that_ask_for_more_are_refused(
 
 
 @pytest.mark.parametrize("words", WEIGHTS)
-def test_weights_that_do_not_fit_are_refused(
-    words: str, folder: Path, refused: Callable[..., str]
-) -> None:
+def test_weights_that_do_not_fit_are_refused(words, folder, refused):
     file = folder / "adapter_model.safetensors"
     held = load_file(file)
     WEIGHTS[words](held)
@@ -119,9 +115,7 @@ def test_weights_that_do_not_fit_are_refused(
     assert words in refused(tiny_models.build("llama"), {"a": folder})
 
 
-def test_an_adapter_of_a_larger_model_is_refused(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_an_adapter_of_a_larger_model_is_refused(tmp_path, refused):
     tiny_lora.save(tiny_models.build("gemma3"), tmp_path, 1)
     found = refused(tiny_models.build("llama"), {"a": tmp_path})
     assert "no linear layer 'model.layers.2" in found
@@ -129,27 +123,21 @@ def test_an_adapter_of_a_larger_model_is_refused(
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff{", b"[1]"])
-def test_damaged_files_are_refused(
-    file: str, content: bytes | None, folder: Path, refused: Callable[..., str]
-) -> None:
+def test_damaged_files_are_refused(file, content, folder, refused):
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_bytes(content)
     assert file in refused(tiny_models.build("llama"), {"a": folder})
 
 
-def test_a_folder_that_does_not_exist_is_refused(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_a_folder_that_does_not_exist_is_refused(tmp_path, refused):
     # before the target is looked for
     found = refused("/no/such/target", {"a": tmp_path / "none"}, method="ngram")
     assert "this folder does not exist" in found
 
 
 @pytest.mark.parametrize("name", ["", " a", "a:lm", "a b", "a\0b", "-a"])
-def test_names_that_requests_could_not_give_are_refused(
-    name: str, folder: Path, refused: Callable[..., str]
-) -> None:
+def test_names_that_requests_could_not_give_are_refused(name, folder, refused):
     found = refused(tiny_models.build("llama"), {name: folder})
     assert repr(name) in found
 
@@ -166,9 +154,7 @@ def test_names_that_requests_could_not_give_are_refused(
     ],
     ids=str,
 )
-def test_options_of_other_backends_are_refused(
-    options: dict[str, Any], folder: Path, refused: Callable[..., str]
-) -> None:
+def test_options_of_other_backends_are_refused(options, folder, refused):
     found = refused(str(folder), {"a": folder}, method="ngram", **options)
     assert "cannot use adapters with" in found
     assert next(iter(options)) in found
@@ -186,19 +172,17 @@ def test_options_of_other_backends_are_refused(
         ),
     ],
 )
-def test_targets_that_cannot_be_adapted_are_refused(
-    model: Callable[[], object], words: str, folder: Path, refused: Callable[..., str]
-) -> None:
+def test_targets_that_cannot_be_adapted_are_refused(model, words, folder, refused):
     assert words in refused(model(), {"a": folder})
 
 
-def test_a_model_is_adapted_once(folder: Path, refused: Callable[..., str]) -> None:
+def test_a_model_is_adapted_once(folder, refused):
     model = Model(tiny_models.build("llama"), backend="pool")
     with LLM(model, tokenizer=False, adapters={"a": folder}):
         assert "it has some already" in refused(model, {"b": folder})
 
 
-def test_a_request_for_an_unknown_adapter_is_refused(folder: Path) -> None:
+def test_a_request_for_an_unknown_adapter_is_refused(folder):
     asked = SamplingParams(adapter="c")
     model = tiny_models.build("llama")
     with (
@@ -214,14 +198,14 @@ def test_a_request_for_an_unknown_adapter_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("adapter", ["", " ", 3])
-def test_an_adapter_of_a_request_is_a_name(adapter: Any, unchecked: None) -> None:
+def test_an_adapter_of_a_request_is_a_name(adapter, unchecked):
     with pytest.raises(InvalidRequest, match="adapter must be None or a name"):
         SamplingParams(adapter=adapter)
 
 
 def test_an_adapter_whose_scores_depend_on_the_batch_is_refused(
-    folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, refused, monkeypatch
+):
     exact = LowRank.__call__
 
     def dependent(self: LowRank, x: Tensor) -> Tensor:

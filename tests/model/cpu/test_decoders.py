@@ -16,12 +16,10 @@ from foreword.model import Model, Read
 from foreword.model.executors.native.build import NativeSources
 from foreword.model.loading.given import borrow
 from foreword.model.probe.trial import ROUNDED
-from foreword.native.forward import library
 from foreword.types import Features
+from grids import NEEDS_C
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
 WHISPER = "whisper v2"
 NAMES = ["t5", "flan-t5", "mt5", "umt5", "t5, heads of 32", WHISPER]

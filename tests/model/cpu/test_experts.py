@@ -17,6 +17,7 @@ from foreword.model.executors.native.build import build
 from foreword.model.kv.reads import Read
 from foreword.native.forward import library
 from tiny_models import near_truth, random, with_truth
+from tiny_sizes import sizes
 
 pytestmark = pytest.mark.skipif(
     isinstance(library(), str), reason=f"no native kernel here: {library()}"
@@ -73,12 +74,8 @@ def test_bits_do_not_depend_on_threads(rows):
 
 def test_gates_and_values_of_gpt_oss_are_clamped():
     config = GptOssConfig(
+        **sizes(64, 96, 4, 2, 2),
         vocab_size=320,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=32,
         num_local_experts=4,
         num_experts_per_tok=2,

@@ -28,12 +28,11 @@ from foreword.model.executors.native.rows import Rows
 from foreword.model.view import view
 from foreword.native import forward
 from foreword.native.workspace import multiplied
+from grids import NEEDS_C
 from other_tokenizers import NEAR
 from running import prompts, target, tokenizer
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 KINDS = (
     "llama-gqa qwen2 qwen3 gemma3 phi3 granite lfm2 qwen3.5 qwen2-moe gpt-neox".split()
 )

@@ -2,8 +2,8 @@
 depend on its own text alone.
 """
 
-import copy
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import torch
@@ -11,47 +11,34 @@ import transformers as hf
 
 import starter
 import tiny_models
-from foreword.model.architectures import linears
-from foreword.model.backend import Mode
 from foreword.model.executors.native.build import build, refused
-from foreword.model.executors.registry import Order
 from foreword.model.kv.reads import Read
-from foreword.model.layers import layers_of
-from foreword.native.forward import library
-from tiny_models import differing, near_truth, random, with_truth
+from grids import NEEDS_C
+from tiny_models import random, with_truth
+from tiny_native import check_near_truth, owned
+from tiny_sizes import FULL, LINEAR, SLIDING, decoder, linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
-SIZES = dict(
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    initializer_range=0.15,
-)
-HEADS = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
+ROPE: dict[str, Any] = dict(rope_type="default", rope_theta=100.0)
 WIDE = {
     "heads of 32, window": hf.MistralConfig(
-        **SIZES, **HEADS, head_dim=32, sliding_window=40
+        **decoder(), head_dim=32, sliding_window=40
     ),
-    "heads of 96": hf.LlamaConfig(**SIZES, **HEADS, head_dim=96),
-    "heads of 128": hf.LlamaConfig(**SIZES, **HEADS, head_dim=128),
+    "heads of 96": hf.LlamaConfig(**decoder(), head_dim=96),
+    "heads of 128": hf.LlamaConfig(**decoder(), head_dim=128),
     "an MLP that 32 rows fill a cache with": hf.LlamaConfig(
-        **{**SIZES, "intermediate_size": 8192}, **HEADS
+        **decoder(intermediate_size=8192)
     ),
-    "a vocabulary of odd size": hf.LlamaConfig(**{**SIZES, "vocab_size": 331}, **HEADS),
+    "a vocabulary of odd size": hf.LlamaConfig(**decoder(vocab_size=331)),
     "tied, of odd size, capped": hf.Gemma2Config(
-        **{**SIZES, "vocab_size": 321},
-        **HEADS,
+        **decoder(vocab_size=321),
         head_dim=16,
         query_pre_attn_scalar=16,
         final_logit_softcapping=0.5,
     ),
     "granite, of odd size": hf.GraniteConfig(
-        **{**SIZES, "vocab_size": 345},
-        **HEADS,
+        **decoder(vocab_size=345),
         tie_word_embeddings=True,
         embedding_multiplier=6.0,
         residual_multiplier=0.3,
@@ -59,11 +46,10 @@ WIDE = {
         logits_scaling=4.0,
     ),
     "tied, half a panel left": hf.LlamaConfig(
-        **{**SIZES, "vocab_size": 336}, **HEADS, tie_word_embeddings=True
+        **decoder(vocab_size=336), tie_word_embeddings=True
     ),
     "gemma2, heads of 64": hf.Gemma2Config(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         head_dim=64,
         query_pre_attn_scalar=64,
         sliding_window=40,
@@ -72,73 +58,45 @@ WIDE = {
         tie_word_embeddings=False,
     ),
     "half of each head turned": hf.Phi3Config(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         pad_token_id=0,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 100.0,
-            "partial_rotary_factor": 0.5,
-        },
+        rope_parameters=ROPE | dict(partial_rotary_factor=0.5),
     ),
     "olmo3, layers that turn otherwise": hf.Olmo3Config(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         sliding_window=40,
-        layer_types=["sliding_attention", "full_attention"],
+        layer_types=[SLIDING, FULL],
         rope_parameters={
-            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-            "full_attention": {
-                "rope_type": "linear",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-            },
+            SLIDING: ROPE,
+            FULL: dict(rope_type="linear", rope_theta=100.0, factor=4.0),
         },
     ),
     "gemma3 that sees": hf.Gemma3Config(
         text_config=dict(
-            **SIZES,
-            **HEADS,
+            **decoder(),
             head_dim=32,
             query_pre_attn_scalar=16,
             sliding_window=40,
-            layer_types=["sliding_attention", "full_attention"],
+            layer_types=[SLIDING, FULL],
         ),
-        vision_config=dict(
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            image_size=28,
-            patch_size=14,
-        ),
+        vision_config=sizes(32, 32, 2, layers=1, image_size=28, patch_size=14),
         mm_tokens_per_image=4,
         image_token_index=319,
         boi_token_index=318,
         eoi_token_index=317,
     ),
     "gpt-oss": hf.GptOssConfig(
-        **SIZES,
-        **HEADS,
+        **decoder(),
         head_dim=32,
         sliding_window=40,
         num_local_experts=4,
         num_experts_per_tok=2,
     ),
     "qwen3.5, states of 32 by 144": hf.Qwen3_5TextConfig(
-        **{
-            **SIZES,
-            "hidden_size": 128,
-            "num_hidden_layers": 4,
-            "initializer_range": 0.05,
-        },
-        **HEADS,
+        **decoder(hidden_size=128, num_hidden_layers=4, initializer_range=0.05),
         head_dim=32,
-        layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"],
-        linear_num_key_heads=2,
-        linear_num_value_heads=8,
-        linear_key_head_dim=32,
-        linear_value_head_dim=144,
+        layer_types=[LINEAR] * 2 + [FULL, LINEAR],
+        **linear(8, 32, 144),
     ),
 }
 """Heads that matrix registers can hold: one half of what they add up at once, one and a
@@ -227,17 +185,7 @@ def text(models):
 @every_kind
 def test_scores_are_those_of_the_model(models, backend, text):
     assert refused(models[0]) is None
-    found = torch.cat(
-        [
-            backend.read([Read(1, 0, text[:23], keep=23)]),
-            backend.read([Read(1, 23, text[23:], keep=LENGTH - 23)]),
-        ]
-    )
-    ours, theirs = near_truth(models, text, found)
-    # Activations stay in float32 between products here, so we are nearer to the truth
-    # than bfloat16 throughout.
-    assert ours < theirs
-    assert ours < 0.05
+    check_near_truth(models, backend, text)
     states = torch.randn(
         5,
         models[0].config.get_text_config().hidden_size,
@@ -354,28 +302,12 @@ def test_accepted_branch_is_moved_and_kept_as_the_pool_grows(backend, text):
 
 @few_kinds
 def test_owned_model_is_held_once_and_restored(models, text):
-    model = copy.deepcopy(models[0])
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    backend = build(model, Order(Mode.TREE, "eager", owned=True))
-    parts = [
-        part
-        for layer in layers_of(model)
-        for parts in linears(layer).values()
-        for part in parts
-    ]
-    assert {
-        part.weight.numel() for part in [*parts, model.get_output_embeddings()]
-    } == {0}
-    assert (model.get_input_embeddings().weight.numel() == 0) is models[
-        0
-    ].config.tie_word_embeddings
-    every = torch.arange(models[0].config.get_text_config().vocab_size).repeat(2, 1)
-    assert torch.equal(backend.embed(every), models[0].get_input_embeddings()(every))
-    kept = build(models[0])
-    backend.open(1, LENGTH)
+    source = models[0]
+    tied = source.config.tie_word_embeddings
+    every = torch.arange(source.config.get_text_config().vocab_size).repeat(2, 1)
+    kept = build(source)
     kept.open(1, LENGTH)
-    assert torch.equal(
-        backend.read([Read(1, 0, text, keep=5)]), kept.read([Read(1, 0, text, keep=5)])
-    )
-    backend.restore()
-    assert differing(before, model.state_dict()) == []
+    with owned(source, kept, text) as (model, backend):
+        assert model.get_output_embeddings().weight.numel() == 0
+        assert (model.get_input_embeddings().weight.numel() == 0) is tied
+        assert torch.equal(backend.embed(every), source.get_input_embeddings()(every))

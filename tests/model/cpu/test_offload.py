@@ -17,12 +17,11 @@ from foreword.errors import DiskError, InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.native import offload
 from foreword.model.kv import limit as memory_limit
-from foreword.native import cgroups, forward
+from foreword.native import cgroups
+from grids import NEEDS_C
 from running import prompts
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 KINDS = "llama-gqa qwen3 gemma3 lfm2 qwen3.5 qwen2-moe gpt-oss gpt-neox".split()
 LITTLE, MUCH = 2_000_000, 2_000_000_000
 """Bytes. Too few for the layers of any model here, and enough for all."""

@@ -25,28 +25,19 @@ from foreword.model.executors.native import recurrent
 from foreword.model.executors.native.build import refused
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.model.view import view
-from foreword.native.forward import library
 from foreword.types import SamplingParams
+from grids import NEEDS_C
 from other_tokenizers import NEAR, pair
 from running import Case, distribution, drafter, engine, finish, plain, prompts
+from tiny_sizes import linear, sizes
 
-pytestmark = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
+pytestmark = NEEDS_C
 
 ATTENTION, STATE = "full_attention", "linear_attention"
 LAYERS = (STATE, STATE, ATTENTION, STATE)
-SIZES = dict(
+SIZES = sizes(64, 96, 4, 2, head_dim=16) | dict(
+    linear(8, 16, linear_num_key_heads=4),
     vocab_size=8192,
-    hidden_size=64,
-    intermediate_size=96,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    linear_num_key_heads=4,
-    linear_num_value_heads=8,
-    linear_key_head_dim=16,
-    linear_value_head_dim=16,
     max_position_embeddings=1024,
     initializer_range=0.06,
     tie_word_embeddings=True,
@@ -56,10 +47,10 @@ SIZES = dict(
 def random(*layers: str, **others: int) -> hf.PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(len(layers))
-        sizes = SIZES | others
+        named = SIZES | others
         model = hf.AutoModelForCausalLM.from_config(
             hf.Qwen3_5TextConfig(
-                **sizes, num_hidden_layers=len(layers), layer_types=[*layers]
+                **named, num_hidden_layers=len(layers), layer_types=[*layers]
             )
         )
         tiny_models.disturb(model)

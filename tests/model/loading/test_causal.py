@@ -9,15 +9,9 @@ from transformers import AutoModelForCausalLM, BertConfig, LlamaConfig, RobertaC
 import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Model
+from tiny_sizes import sizes
 
-SMALL = dict(
-    vocab_size=320,
-    hidden_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=96,
-    max_position_embeddings=128,
-)
+SMALL = sizes(64, 96, 4, layers=2, vocab_size=320, max_position_embeddings=128)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

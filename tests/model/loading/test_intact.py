@@ -352,24 +352,17 @@ def test_sizes_beyond_the_files_are_refused_before_anything_is_built(
         Model.load(configured(copied, **size), device="cpu", weights=weights)
 
 
-@pytest.mark.usefixtures("unbuilt")
-def test_sizes_beyond_the_bytes_of_files_are_refused(copied):
-    changed(copied, renamed)
-    with pytest.raises(
-        ModelError,
-        match=r"its config asks for \d+ numbers, and its files have \d+ bytes",
-    ):
-        Model.load(configured(copied, hidden_size=10**6), device="cpu")
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
 @pytest.mark.usefixtures("unbuilt")
-def test_sizes_beyond_pickled_files_are_refused_by_their_bytes(copied):
-    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
-    (copied / "model.safetensors").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"its config asks for \d+ numbers, and its files have \d+ bytes",
-    ):
+@pytest.mark.parametrize("edit", [lambda folder: changed(folder, renamed), pickled])
+def test_sizes_beyond_the_bytes_of_files_are_refused(copied, edit):
+    edit(copied)
+    said = r"its config asks for \d+ numbers, and its files have \d+ bytes"
+    with pytest.raises(ModelError, match=said):
         Model.load(configured(copied, hidden_size=10**6), device="cpu")
 
 

@@ -13,6 +13,7 @@ import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read, load_tokenizer
 from foreword.native import compiler, forward
+from grids import NEEDS_C
 
 
 @pytest.mark.parametrize(
@@ -100,14 +101,7 @@ def slow_bfloat16(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
 
 
-needs_kernel = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
-
-
-@pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("bfloat16", marks=needs_kernel)]
-)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NEEDS_C)])
 def test_text_of_a_vision_model_is_read(tmp_path, dtype):
     made = tiny_models.mistral3()
     made.eval().save_pretrained(tmp_path)
@@ -126,7 +120,7 @@ def test_text_of_a_vision_model_is_read(tmp_path, dtype):
     assert (found - truth).std() < (0.1 if dtype == "bfloat16" else 1e-4) * truth.std()
 
 
-@needs_kernel
+@NEEDS_C
 def test_native_models_are_bfloat16_on_any_processor(slow_bfloat16):
     model = Model.load(starter.target(), device="cpu")
     assert (model.dtype, model.capability.backend) == (torch.bfloat16, "native")

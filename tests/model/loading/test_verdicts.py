@@ -19,14 +19,12 @@ from foreword.model import model as model_module
 from foreword.model.executors.native import matrices
 from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
-from foreword.native import forward
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
+from grids import NEEDS_C
 from running import prompts
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 RECORDED = Path(__file__).parents[1] / "quantized" / "recorded"
 CHECKPOINTS = sorted(
     path.name for path in RECORDED.iterdir() if "qwen35" not in path.name

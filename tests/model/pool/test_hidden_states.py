@@ -14,6 +14,7 @@ from foreword.model.executors.cache.backend import CacheBackend
 from foreword.model.layers import layers_of
 from foreword.train.methods.lm import load
 from running import target
+from tiny_sizes import sizes
 
 LAYERS = (0, 3, 8)
 TEXT = list(range(40, 80))
@@ -85,12 +86,7 @@ def test_states_of_other_architectures_are_captured(kind):
 
 def test_layers_are_those_of_the_text_decoder():
     text = tiny_models.build("mistral").config
-    eyes = dict(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=text.num_hidden_layers,
-        num_attention_heads=2,
-    )
+    eyes = sizes(32, 32, 2, layers=text.num_hidden_layers)
     hf = tiny_models.random(
         LlavaConfig(
             text_config=text, vision_config=CLIPVisionConfig(**eyes, image_size=28)

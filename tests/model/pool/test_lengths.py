@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from foreword.model import Model, Read
 from foreword.model.executors.torch.backend import dynamic_rope_of
+from tiny_sizes import sizes
 
 BORDER = 32
 ROPES: dict[str, dict[str, Any]] = {
@@ -31,12 +32,8 @@ def model(request):
     context = 128 if request.param == "longrope" else BORDER
     torch.manual_seed(1)
     config = LlamaConfig(
+        **sizes(64, 96, 4, 2, 2),
         vocab_size=320,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=context,
         initializer_range=0.3,
         rope_parameters=rope,

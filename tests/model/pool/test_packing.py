@@ -10,16 +10,13 @@ from foreword.errors import ModelError
 from foreword.model.executors.native.build import build
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.kv.reads import Read
-from foreword.native.forward import library
+from grids import NEEDS_C
 
-NATIVE = pytest.mark.skipif(
-    isinstance(library(), str), reason=f"no native kernel here: {library()}"
-)
 ROOM = 64
 """Capacities are rounded up to whole pages."""
 
 
-@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(build, marks=NATIVE)])
+@pytest.mark.parametrize("drive", [PoolBackend, pytest.param(build, marks=NEEDS_C)])
 def test_text_beyond_its_room_is_refused_before_writing(drive):
     model = tiny_models.build("llama-gqa").to(torch.bfloat16).eval()
     if drive is PoolBackend:

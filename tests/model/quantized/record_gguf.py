@@ -1,7 +1,8 @@
 """Writes `recorded/gguf-*`: tiny models, and the GGUF files that llama.cpp converts
 them to. Run once, by hand:
 
-    python tests/model/quantized/record_gguf.py LLAMA_CPP    # a checkout; commit 0c1e57098 was used
+    # a checkout of llama.cpp; commit 0c1e57098 was used
+    PYTHONPATH=tests:tests/tiny python tests/model/quantized/record_gguf.py LLAMA_CPP
 
 Each folder holds a checkpoint of random weights as transformers saves it, and
 model.gguf, without a tokenizer, in bfloat16; the experts of gpt-oss are in MXFP4 in
@@ -18,42 +19,19 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 import quantizing
+from tiny_sizes import FULL, LINEAR, NO_ENDS, experts, linear, sizes
 
 HERE = Path(__file__).parent / "recorded"
-SIZES = dict(
-    vocab_size=64,
-    hidden_size=64,
-    intermediate_size=32,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-    initializer_range=0.3,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
+SIZES = sizes(64, 32, 4, 2, **NO_ENDS) | dict(
+    vocab_size=64, max_position_embeddings=256, initializer_range=0.3
 )
-DELTA_NET = SIZES | dict(
-    hidden_size=32,
-    intermediate_size=32,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=32,
-    linear_num_key_heads=2,
-    linear_num_value_heads=6,
-    linear_key_head_dim=16,
-)
-EXPERTS = dict(
-    num_experts=4,
-    num_experts_per_tok=2,
-    moe_intermediate_size=32,
-    shared_expert_intermediate_size=32,
-)
+DELTA_NET = SIZES | sizes(32, 32, 2, 1, head_dim=32)
 MODELS: dict[str, PreTrainedConfig] = {
     "smollm3": hf.SmolLM3Config(**SIZES, num_hidden_layers=4),
     "lfm2": hf.Lfm2Config(
         **SIZES | dict(intermediate_size=96),
         num_hidden_layers=3,
-        layer_types=["conv", "full_attention", "conv"],
+        layer_types=["conv", FULL, "conv"],
         block_multiple_of=32,
     ),
     "gpt-oss": hf.GptOssConfig(
@@ -65,17 +43,14 @@ MODELS: dict[str, PreTrainedConfig] = {
         num_experts_per_tok=2,
     ),
     "qwen35": hf.Qwen3_5TextConfig(
-        **DELTA_NET,
-        linear_value_head_dim=16,
-        num_hidden_layers=4,
-        tie_word_embeddings=True,
+        **DELTA_NET, **linear(6, 16), num_hidden_layers=4, tie_word_embeddings=True
     ),
     "qwen35moe": hf.Qwen3_5MoeTextConfig(
         **DELTA_NET,
-        **EXPERTS,
-        linear_value_head_dim=32,
+        **linear(6, 16, 32),
+        **experts(shared_expert_intermediate_size=32),
         num_hidden_layers=2,
-        layer_types=["linear_attention", "full_attention"],
+        layer_types=[LINEAR, FULL],
     ),
 }
 

@@ -24,6 +24,7 @@ from foreword.model.loading.quantized import stamps
 from foreword.model.loading.verdicts import verdict_file
 from foreword.server.replicas.catalog import read_catalog
 from gguf_files.families import random
+from tiny_sizes import sizes
 
 PROMPT = "The little dog and the cat"
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -75,13 +76,7 @@ def test_weights_are_those_of_the_whole_file(whole, split, named):
 def test_embeddings_are_the_lm_head_only_where_no_part_holds_one(tmp_path):
     """Transformers asks the tensors of the file that it is given."""
     config = AutoConfig.for_model(
-        "llama",
-        vocab_size=64,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        tie_word_embeddings=False,
+        "llama", **sizes(64, 96, 2, layers=1), vocab_size=64, tie_word_embeddings=False
     )
     model = random(config)
     more = {"rope__dimension_count": 32}

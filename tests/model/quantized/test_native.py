@@ -13,12 +13,10 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.native import forward
+from grids import NEEDS_C
 from running import prompts
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
+pytestmark = NEEDS_C
 HERE = Path(__file__).parent
 CODED = (
     "awq gptq-4 gptq-4-asym gptq-8-asym compressed-w4a16-asym compressed-w8a8 "

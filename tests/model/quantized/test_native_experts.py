@@ -10,32 +10,19 @@ import torch
 from transformers import Qwen2MoeConfig, Qwen3MoeConfig
 
 import gguf_files
+import tiny_sizes
 from foreword import LLM, SamplingParams
 from foreword.model import Model, Read
 from foreword.model.architectures import loader
 from foreword.model.executors.native import experts
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.native import forward
+from grids import NEEDS_C
+from tiny_sizes import NO_ENDS, sizes
 
-pytestmark = pytest.mark.skipif(
-    forward.reason() is not None, reason=f"no native kernel here: {forward.reason()}"
-)
-SIZES = dict(
-    vocab_size=96,
-    hidden_size=128,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-    num_experts=8,
-    num_experts_per_tok=2,
-    moe_intermediate_size=64,
-    initializer_range=0.15,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
+pytestmark = NEEDS_C
+SIZES = sizes(128, 128, 4, 2, 2, **tiny_sizes.experts(8, 2, 64), **NO_ENDS) | dict(
+    vocab_size=96, max_position_embeddings=256, initializer_range=0.15
 )
 FIELDS = dict(expert_count=8, expert_used_count=2, expert_feed_forward_length=64)
 FILES = {

@@ -10,14 +10,15 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import starter
-from foreword import LLM, SamplingParams
+from foreword import LLM
 from foreword.errors import ModelError
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.quantized.layer import unpack
 from foreword.model.quantized.write import packed, quantized, write
 from foreword.native import forward
-from running import prompts
+from running import check_drafts
+from tiny_sizes import sizes
 
 
 @pytest.fixture(scope="module", params=["int4", "int8"])
@@ -88,24 +89,13 @@ def test_codes_are_the_nearest_of_the_scales_tried():
 def test_drafts_leave_the_text_unchanged(written, temperature):
     llm = LLM(str(written[0].folder))
     assert llm.target.weights is not None
-    how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
-    texts = [list(prompt) for prompt in prompts()[:3]]
-    plain = llm.generate(texts, SamplingParams(**how, method="none"))
-    drafted = llm.generate(texts, SamplingParams(**how, method="suffix", nodes=4))
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert sum(one.stats.accepted for one in drafted) > 0
+    check_drafts(llm, "suffix", temperature, seed=3, tokens=40)
 
 
 def test_a_model_whose_sizes_do_not_fit_is_refused(tmp_path):
     folder = tmp_path / "odd"
-    sizes = dict(
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=1,
-        num_attention_heads=3,
-        vocab_size=64,
-    )
-    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)
+    config = LlamaConfig(**sizes(48, 80, 3, layers=1), vocab_size=64)
+    LlamaForCausalLM(config).save_pretrained(folder)
     with pytest.raises(
         ModelError, match=r"has no nn\.Linear layer with a multiple of 64 inputs"
     ):

@@ -1,7 +1,5 @@
 """A server with adapters: each is a model by name, over HTTP, in every dialect."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import tiny_lora
-from command import Here
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest
 from foreword.registry import METHODS
@@ -59,7 +56,7 @@ def texts(llm: LLM) -> dict[str, str]:
     }
 
 
-def test_models_are_the_base_and_its_adapters(server: Running) -> None:
+def test_models_are_the_base_and_its_adapters(server):
     base, *adapters = server.http.get("/v1/models").json()["data"]
     assert (base["id"], base["parent"]) == ("foreword-family", None)
     assert [one["id"] for one in adapters] == [*NAMES]
@@ -69,7 +66,7 @@ def test_models_are_the_base_and_its_adapters(server: Running) -> None:
     assert str(bundled.target()) not in server.http.get("/v1/models").text
 
 
-def test_methods_are_suffixes_of_adapters_too(server: Running) -> None:
+def test_methods_are_suffixes_of_adapters_too(server):
     data = server.http.get("/v1/models?methods=1").json()["data"]
     by_id = {one["id"]: one for one in data}
     assert len(data) % 3 == 0
@@ -79,9 +76,7 @@ def test_methods_are_suffixes_of_adapters_too(server: Running) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ":lm", ":none", ":ngram"])
-def test_name_selects_the_adapter(
-    server: Running, texts: dict[str, str], suffix: str
-) -> None:
+def test_name_selects_the_adapter(server, texts, suffix):
     assert len({*texts.values()}) == 3
     for model, text in texts.items():
         answer = server.post(
@@ -98,9 +93,7 @@ def test_name_selects_the_adapter(
 
 
 @pytest.mark.parametrize("name", ["other", "sql:other", "other:lm", "sql/x", "SQL"])
-def test_unknown_names_are_404_and_told_what_there_is(
-    server: Running, name: str
-) -> None:
+def test_unknown_names_are_404_and_told_what_there_is(server, name):
     body = {"model": name, "prompt": TEXT, "max_tokens": 4}
     answer = server.http.post("/v1/completions", json=body)
     assert answer.status_code == 404
@@ -111,7 +104,7 @@ def test_unknown_names_are_404_and_told_what_there_is(
             assert known in error["message"]
 
 
-def test_clients_reach_an_adapter_in_each_dialect(server: Running) -> None:
+def test_clients_reach_an_adapter_in_each_dialect(server):
     ours: Any = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
     theirs: Any = anthropic.Anthropic(base_url=server.url, api_key="none")
     found: dict[str, list[str]] = {}
@@ -140,7 +133,7 @@ def test_clients_reach_an_adapter_in_each_dialect(server: Running) -> None:
     assert len({texts[0] for texts in found.values()}) == 3
 
 
-def test_echoed_prompts_are_scored_by_the_adapter(server: Running, llm: LLM) -> None:
+def test_echoed_prompts_are_scored_by_the_adapter(server, llm):
     for model, adapter in (("foreword-family", None), ("sql", "sql")):
         answer = server.post(
             "/v1/completions",
@@ -155,7 +148,7 @@ def test_echoed_prompts_are_scored_by_the_adapter(server: Running, llm: LLM) -> 
         assert found[1:] == pytest.approx(scored[1:])
 
 
-def test_prefixes_of_an_adapter_are_its_own(server: Running) -> None:
+def test_prefixes_of_an_adapter_are_its_own(server):
     prompt = "Rain fell on the hills and ran down to the sea. " * 20
     counts = [
         server.post("/v1/completions", model=model, prompt=prompt, max_tokens=2)[
@@ -167,7 +160,7 @@ def test_prefixes_of_an_adapter_are_its_own(server: Running) -> None:
     assert min(counts[3:]) > 64
 
 
-def test_an_adapter_may_be_named_like_a_hosted_model(folders: dict[str, Path]) -> None:
+def test_an_adapter_may_be_named_like_a_hosted_model(folders):
     adapters = {"gpt-mine": folders["sql"]}
     with LLM(adapters=adapters, nodes=4) as llm, running(llm) as server:
         names = ("gpt-mine", "gpt-mine:ngram", "gpt-other", "gpt-other:ngram")
@@ -179,7 +172,7 @@ def test_an_adapter_may_be_named_like_a_hosted_model(folders: dict[str, Path]) -
     assert texts[0] == texts[1] != texts[2] == texts[3]
 
 
-def test_an_adapter_cannot_have_the_name_of_the_model(llm: LLM) -> None:
+def test_an_adapter_cannot_have_the_name_of_the_model(llm):
     refused = pytest.raises(InvalidRequest, match="cannot serve an adapter as 'sql'")
     with refused, running(llm, name="sql"):
         pass
@@ -188,15 +181,13 @@ def test_an_adapter_cannot_have_the_name_of_the_model(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "options", [("a",), ("=folder",), ("a=",), ("a=x", "--lora", "a=y")], ids=" ".join
 )
-def test_malformed_adapters_are_refused_at_once(
-    here: Here, options: tuple[str, ...]
-) -> None:
+def test_malformed_adapters_are_refused_at_once(here, options):
     ended = here("serve", "--lora", *options)
     assert ended.returncode == 2
     assert "Give NAME=FOLDER" in ended.stderr
 
 
-def test_command_serves_adapters(folders: dict[str, Path]) -> None:
+def test_command_serves_adapters(folders):
     loras = [word for n, f in folders.items() for word in ("--lora", f"{n}={f}")]
     command = (sys.executable, "-m", "foreword", "serve", "--port", "0", *loras)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

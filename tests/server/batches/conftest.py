@@ -1,7 +1,5 @@
 """A server that keeps files, over the model of the other tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from serving import running

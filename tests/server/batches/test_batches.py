@@ -1,7 +1,5 @@
 """Files and batches of a server: OpenAI's `/v1/files` and `/v1/batches`."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """`foreword batch`: a file of requests is answered once, whatever kills the program."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Every line of a file of requests is checked before any is answered."""
 
-from __future__ import annotations
-
 import json
 import resource
 

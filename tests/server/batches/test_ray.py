@@ -2,8 +2,6 @@
 request once, whichever process is killed.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

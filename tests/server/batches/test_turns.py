@@ -1,7 +1,5 @@
 """Batches of several keys take turns, and one that ends its process does so twice."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

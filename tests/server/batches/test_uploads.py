@@ -1,7 +1,5 @@
 """What one key may send and keep: its time, its bytes, and how long files stay."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An application that is called without a connection."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext
 
@@ -42,7 +40,7 @@ def application(left: list[str]) -> Starlette:
     )
 
 
-def test_response_comes_in_pieces() -> None:
+def test_response_comes_in_pieces():
     async def ask() -> list[object]:
         asked = Asked("POST", "/echo?name=x%20y", [], b"body ")
         return [piece async for piece in called(application([]), asked)]
@@ -63,9 +61,7 @@ def test_response_comes_in_pieces() -> None:
         ("127.0.0.1", 8001, False),
     ],
 )
-def test_serve_of_a_cluster_has_the_address_of_the_settings(
-    host: str, port: int, same: bool
-) -> None:
+def test_serve_of_a_cluster_has_the_address_of_the_settings(host, port, same):
     """A server without keys would be open to the network."""
     expected = (
         nullcontext() if same else pytest.raises(InvalidRequest, match="already, at")
@@ -74,7 +70,7 @@ def test_serve_of_a_cluster_has_the_address_of_the_settings(
         check_address(Settings(), host, port)
 
 
-def test_leaving_ends_the_work() -> None:
+def test_leaving_ends_the_work():
     left: list[str] = []
 
     async def ask() -> list[object]:

@@ -1,7 +1,5 @@
 """A server on a cluster of Ray: two raylets on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -136,7 +134,7 @@ def metric(url: str, name: str) -> float:
     return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
 
 
-def test_streams_are_drafted_and_go_over_both_replicas(served: OnRay) -> None:
+def test_streams_are_drafted_and_go_over_both_replicas(served):
     texts = asyncio.run(streams(served.url))
     assert len({*texts}) > STREAMS // 2
     assert metric(served.url, "vllm:spec_decode_num_accepted_tokens_total") > 0
@@ -144,7 +142,7 @@ def test_streams_are_drafted_and_go_over_both_replicas(served: OnRay) -> None:
     assert len({*re.findall(r'replica="(\w+)"', text)}) == 2
 
 
-def test_client_that_leaves_frees_its_place(served: OnRay) -> None:
+def test_client_that_leaves_frees_its_place(served):
     body = {"prompt": "Go on.", "max_tokens": 900, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
@@ -154,7 +152,7 @@ def test_client_that_leaves_frees_its_place(served: OnRay) -> None:
     assert refused.status_code == 400
 
 
-def test_new_version_takes_over_while_streams_run(served: OnRay) -> None:
+def test_new_version_takes_over_while_streams_run(served):
     expected = asyncio.run(streams(served.url))
     ended: list[int] = []
 
@@ -166,7 +164,7 @@ def test_new_version_takes_over_while_streams_run(served: OnRay) -> None:
     assert ended == [0]
 
 
-def test_streams_survive_the_loss_of_a_node(served: OnRay, cluster: Any) -> None:
+def test_streams_survive_the_loss_of_a_node(served, cluster):
     expected = asyncio.run(streams(served.url))
 
     def lose() -> None:
@@ -177,9 +175,7 @@ def test_streams_survive_the_loss_of_a_node(served: OnRay, cluster: Any) -> None
     assert metric(served.url, "foreword:requests_continued_total") > before
 
 
-def test_what_cannot_be_served_is_said(
-    served: OnRay, cluster: Any, tmp_path: Path
-) -> None:
+def test_what_cannot_be_served_is_said(served, cluster, tmp_path):
     server = OnRay(cluster, tmp_path / "log")
     elsewhere, server.port = str(server.port), served.port
     for options, words in (

@@ -5,8 +5,6 @@ fields of vLLM, SGLang and llama.cpp (api_fields.json), which says why a field i
 harmless.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from foreword.server.dialects.constraints import GUIDED
 from foreword.server.dialects.fields import Body
 from foreword.server.dialects.messages import MessagesBody
 from foreword.server.dialects.responses import ResponsesBody
-from serving import Running
 
 LISTED = json.loads(
     Path(__file__).with_name("api_fields.json").read_text(encoding="utf-8")
@@ -58,7 +55,7 @@ def reference(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", APIS)
-def test_every_field_has_one_class(path: str) -> None:
+def test_every_field_has_one_class(path):
     body, _ = APIS[path]
     honoured = {*body.model_fields} | EXTRA
     refused = {*body.REFUSED} - honoured
@@ -69,9 +66,7 @@ def test_every_field_has_one_class(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", APIS)
-def test_harmless_fields_change_nothing_and_refused_ones_are_named(
-    server: Running, path: str
-) -> None:
+def test_harmless_fields_change_nothing_and_refused_ones_are_named(server, path):
     most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     plain = ASKED[path] | {"temperature": 0, most: 6}
     body, _ = APIS[path]

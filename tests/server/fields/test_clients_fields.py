@@ -2,25 +2,17 @@
 a use for them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+import owned
 from foreword import LLM, SamplingParams
-from serving import Running
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-TALE = {
-    "role": "user",
-    "content": (
-        "Summarise: The river rose in the night and the miller moved his grain "
-        "upstairs."
-    ),
-}
+(TALE,) = owned.CHAT
 AGAIN = {"role": "user", "content": "Shorter."}
 CITY = {
     "type": "object",
@@ -95,9 +87,7 @@ def expected(llm: LLM) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), (HOSTED | OF_CHAT).items())
-def test_a_field_of_chat_changes_no_text(
-    server: Running, expected: str, name: str, value: object
-) -> None:
+def test_a_field_of_chat_changes_no_text(server, expected, name, value):
     got = server.post(
         CHAT, messages=[TALE], seed=4, max_completion_tokens=12, **{name: value}
     )
@@ -105,9 +95,7 @@ def test_a_field_of_chat_changes_no_text(
 
 
 @pytest.mark.parametrize(("name", "value"), (HOSTED | OF_RESPONSES).items())
-def test_a_field_of_responses_changes_no_text(
-    server: Running, expected: str, name: str, value: object
-) -> None:
+def test_a_field_of_responses_changes_no_text(server, expected, name, value):
     got = server.post(
         RESPONSES, input=[TALE], seed=4, max_output_tokens=12, **{name: value}
     )
@@ -118,9 +106,7 @@ def test_a_field_of_responses_changes_no_text(
     "message", [{"content": None}, {}, {"content": None, "tool_calls": []}]
 )
 @pytest.mark.parametrize(("path", "name"), [(CHAT, "messages"), (RESPONSES, "input")])
-def test_an_assistant_may_have_said_nothing(
-    server: Running, message: Mapping[str, Any], path: str, name: str
-) -> None:
+def test_an_assistant_may_have_said_nothing(server, message, path, name):
     def usage(turn: Mapping[str, Any]) -> Any:
         counted = server.post(
             path, seed=1, **{name: [TALE, {"role": "assistant", **turn}, AGAIN]}
@@ -131,9 +117,7 @@ def test_an_assistant_may_have_said_nothing(
 
 
 @pytest.mark.parametrize("content", [{"content": None}, {}, {"content": ""}])
-def test_an_assistant_may_only_have_called(
-    server: Running, content: Mapping[str, Any]
-) -> None:
+def test_an_assistant_may_only_have_called(server, content):
     call = {
         "id": "call_1",
         "type": "function",
@@ -152,7 +136,7 @@ def test_an_assistant_may_only_have_called(
 
 
 @pytest.mark.parametrize("name", ["get_weather", "get_time"])
-def test_one_of_the_allowed_tools_is_called(server: Running, name: str) -> None:
+def test_one_of_the_allowed_tools_is_called(server, name):
     """The model is told of all tools, so that the prompt stays in the cache, and calls
     only these.
     """
@@ -190,7 +174,7 @@ def test_one_of_the_allowed_tools_is_called(server: Running, name: str) -> None:
     assert response["tool_choice"] == flat
 
 
-def test_a_call_that_is_not_allowed_is_text(server: Running) -> None:
+def test_a_call_that_is_not_allowed_is_text(server):
     """The model would write it: nothing but the parser knows better where the answer
     has another grammar.
     """
@@ -211,7 +195,7 @@ def test_a_call_that_is_not_allowed_is_text(server: Running) -> None:
         assert got["choices"][0]["message"]["content"] == text
 
 
-def test_a_body_of_responses_is_served_as_chat(server: Running, llm: LLM) -> None:
+def test_a_body_of_responses_is_served_as_chat(server, llm):
     """Cursor sends one, and reads the answer as chat."""
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": TALE["content"]}]}
@@ -272,9 +256,7 @@ def test_a_body_of_responses_is_served_as_chat(server: Running, llm: LLM) -> Non
         ),
     ],
 )
-def test_a_form_that_cannot_be_read_is_refused_by_name(
-    server: Running, fields: dict[str, Any], named: str
-) -> None:
+def test_a_form_that_cannot_be_read_is_refused_by_name(server, fields, named):
     response = server.http.post(CHAT, json=fields)
     assert response.status_code == 400
     assert named in response.json()["error"]["message"]

@@ -1,7 +1,5 @@
 """Fields that change the text: honoured, or refused by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from foreword import LLM, SamplingParams
 from foreword.server.dialects.message_turns import chat_of
 from foreword.server.dialects.messages import MessagesBody
-from serving import Running
 
 ASK = {"role": "user", "content": "Write a long list of animals."}
 BEGUN = {"role": "assistant", "content": "Cat, dog,"}
@@ -21,7 +18,7 @@ def continued(llm: LLM) -> str:
     return llm.generate([prompt], SamplingParams(**GREEDY))[0].text
 
 
-def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> None:
+def test_an_answer_goes_on_with_the_last_message(server, llm):
     answered = server.post("/v1/messages", messages=[ASK, BEGUN], **GREEDY)
     chat = server.post(
         "/v1/chat/completions",
@@ -37,9 +34,7 @@ def test_an_answer_goes_on_with_the_last_message(server: Running, llm: LLM) -> N
     assert other["choices"][0]["message"]["content"] != expected
 
 
-def test_the_oldest_items_are_dropped_where_the_request_allows_it(
-    server: Running, llm: LLM
-) -> None:
+def test_the_oldest_items_are_dropped_where_the_request_allows_it(server, llm):
     call = {"type": "function_call", "call_id": "a", "name": "find", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "a", "output": "x " * 100}
     last = {"role": "user", "content": "Name a river."}
@@ -81,7 +76,7 @@ def test_the_oldest_items_are_dropped_where_the_request_allows_it(
     assert server.http.post("/v1/responses", json=alone).status_code == 400
 
 
-def test_fields_of_other_servers_mean_the_same(server: Running, llm: LLM) -> None:
+def test_fields_of_other_servers_mean_the_same(server, llm):
     chat: dict[str, Any] = {"messages": [ASK], "temperature": 0}
     short = server.post("/v1/chat/completions", **chat, n_predict=5)
     assert short["usage"]["completion_tokens"] == 5
@@ -121,9 +116,7 @@ def test_fields_of_other_servers_mean_the_same(server: Running, llm: LLM) -> Non
         ("/v1/messages", "options", {"num_ctx": 5}),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(
-    server: Running, path: str, field: str, value: object
-) -> None:
+def test_what_is_not_served_is_refused_by_name(server, path, field, value):
     body: dict[str, Any] = (
         {"input": "Hi"} if path == "/v1/responses" else {"messages": [ASK]}
     )
@@ -148,9 +141,7 @@ def test_what_is_not_served_is_refused_by_name(
         ({"type": "memory_20250818", "name": "memory"}, {"command", "old_path"}),
     ],
 )
-def test_tools_that_the_client_runs_are_functions(
-    server: Running, tool: dict[str, Any], names: set[str]
-) -> None:
+def test_tools_that_the_client_runs_are_functions(server, tool, names):
     body: dict[str, Any] = {
         "messages": [ASK],
         "tools": [tool],

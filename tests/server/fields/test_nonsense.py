@@ -2,14 +2,9 @@
 server goes on.
 """
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
-
-from serving import Running
 
 CHAT, TEXT, RESPONSES, MESSAGES = (
     "/v1/chat/completions",
@@ -120,9 +115,7 @@ NAMELESS = [{"type": "function", "name": ["a"], "parameters": {}}]
         (MESSAGES, {"messages": ASK, "max_tokens": "many"}, "max_tokens"),
     ],
 )
-def test_nonsense_is_refused_in_words(
-    server: Running, path: str, body: Any, words: str
-) -> None:
+def test_nonsense_is_refused_in_words(server, path, body, words):
     content = (
         body
         if isinstance(body, bytes)
@@ -141,7 +134,7 @@ def test_nonsense_is_refused_in_words(
     assert alive["usage"]["completion_tokens"] == 2
 
 
-def test_another_type_of_body_is_named(server: Running) -> None:
+def test_another_type_of_body_is_named(server):
     response = server.http.post(
         CHAT, content=b'{"messages": []}', headers={"content-type": "text/plain"}
     )
@@ -152,7 +145,7 @@ def test_another_type_of_body_is_named(server: Running) -> None:
     )
 
 
-def test_another_method_is_told_the_right_one(server: Running) -> None:
+def test_another_method_is_told_the_right_one(server):
     response = server.http.get(CHAT)
     assert response.status_code == 405
     assert (
@@ -161,7 +154,7 @@ def test_another_method_is_told_the_right_one(server: Running) -> None:
     )
 
 
-def test_no_limit_is_minus_one_as_in_llama_cpp(server: Running) -> None:
+def test_no_limit_is_minus_one_as_in_llama_cpp(server):
     answers = [
         server.post(CHAT, messages=ASK, seed=3, temperature=0, max_tokens=limit)
         for limit in (-1, 500)

@@ -2,19 +2,14 @@
 called with items of their own, and read back from the history.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
-import openai
 import pytest
 
-from foreword import LLM
 from foreword.server.dialects.client_tools import ITEMS, arguments_of, members_of
 from foreword.server.dialects.response_items import choice_of
 from foreword.server.dialects.response_tools import declared
-from serving import Running
 
 ASK = "List the files."
 LOCAL = {"type": "local"}
@@ -71,7 +66,7 @@ def asked(kind: str, longer: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_call_is_an_item_of_its_own_kind(client: openai.OpenAI, kind: str) -> None:
+def test_call_is_an_item_of_its_own_kind(client, kind):
     (item,) = client.responses.create(**asked(kind)).output
     given = item.model_dump(exclude_unset=True)
     assert type(item).__name__ in (
@@ -85,7 +80,7 @@ def test_call_is_an_item_of_its_own_kind(client: openai.OpenAI, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_stream_adds_the_item_and_ends_it(client: openai.OpenAI, kind: str) -> None:
+def test_stream_adds_the_item_and_ends_it(client, kind):
     events = list(client.responses.create(**asked(kind, stream=True)))
     names = [event.type for event in events]
     assert names == [
@@ -103,7 +98,7 @@ def test_stream_adds_the_item_and_ends_it(client: openai.OpenAI, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_call_that_was_cut_off_does_nothing(client: openai.OpenAI, kind: str) -> None:
+def test_call_that_was_cut_off_does_nothing(client, kind):
     """Half of a command is another one."""
     long = "0123456789" * 100
     longer = {"command": [long], "commands": ["ls", long], "diff": long}
@@ -117,7 +112,7 @@ def test_call_that_was_cut_off_does_nothing(client: openai.OpenAI, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_forced_tool_is_called_as_its_item_wants(server: Running, kind: str) -> None:
+def test_forced_tool_is_called_as_its_item_wants(server, kind):
     """The small model would not end a free text."""
     body: dict[str, Any] = {
         "input": ASK,
@@ -151,9 +146,7 @@ def results(kind: str, call_id: str) -> tuple[list[dict[str, Any]], str]:
 
 
 @pytest.mark.parametrize("kind", CALLS)
-def test_history_is_calls_and_results_of_the_function(
-    server: Running, llm: LLM, kind: str
-) -> None:
+def test_history_is_calls_and_results_of_the_function(server, llm, kind):
     tool, arguments, _ = CALLS[kind]
     (item,) = server.post(
         "/v1/responses", **{**asked(kind), **asked(kind)["extra_body"]}
@@ -178,7 +171,7 @@ def test_history_is_calls_and_results_of_the_function(
         assert got["usage"]["input_tokens"] == len(prompt)
 
 
-def test_patch_without_output_tells_its_status(server: Running) -> None:
+def test_patch_without_output_tells_its_status(server):
     """It was an error: the result has no content."""
 
     def read(**result: Any) -> int:
@@ -190,7 +183,7 @@ def test_patch_without_output_tells_its_status(server: Running) -> None:
     assert read(status="failed") == read(output="failed")
 
 
-def test_deleted_file_has_no_diff() -> None:
+def test_deleted_file_has_no_diff():
     gone = {"type": "delete_file", "path": "a"}
     wanted = {**gone, "diff": ""}
     assert members_of("apply_patch_call", json.dumps(wanted)) == {"operation": gone}
@@ -198,7 +191,7 @@ def test_deleted_file_has_no_diff() -> None:
     assert arguments_of("apply_patch_call", item) == wanted
 
 
-def test_shell_in_a_container_of_the_host_is_left_out() -> None:
+def test_shell_in_a_container_of_the_host_is_left_out():
     hosted = [
         {"type": "shell", "environment": {"type": "container_auto"}},
         {"type": "shell", "environment": "local"},

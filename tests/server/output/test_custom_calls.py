@@ -1,16 +1,10 @@
 """Chat completions: free-form tools, called with plain text, among functions."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
 
-import openai
 import pytest
-
-from foreword import LLM
-from serving import Running
 
 CHAT = "/v1/chat/completions"
 ASK = {"role": "user", "content": "Run it."}
@@ -46,7 +40,7 @@ def asked(*calls: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
 BOTH = (("code", {"input": PROGRAM}), ("get_time", {}), ("code", {"input": "2"}))
 
 
-def test_call_holds_the_text(client: openai.OpenAI) -> None:
+def test_call_holds_the_text(client):
     got = client.chat.completions.create(**asked(*BOTH))
     first, second, third = got.choices[0].message.tool_calls
     assert got.choices[0].finish_reason == "tool_calls"
@@ -56,7 +50,7 @@ def test_call_holds_the_text(client: openai.OpenAI) -> None:
     assert third.custom.input == "2"
 
 
-def test_stream_has_the_same_calls(client: openai.OpenAI) -> None:
+def test_stream_has_the_same_calls(client):
     chunks = list(client.chat.completions.create(**asked(*BOTH, n=2, stream=True)))
     for number in range(2):
         built: dict[int, dict[str, Any]] = {}
@@ -81,7 +75,7 @@ def test_stream_has_the_same_calls(client: openai.OpenAI) -> None:
         ]
 
 
-def test_free_form_tool_is_forced_and_allowed(server: Running) -> None:
+def test_free_form_tool_is_forced_and_allowed(server):
     allowed = {"mode": "required", "tools": [NAMED]}
     tools = [with_grammar("regex", "[a-z]{3}-[0-9]{2}"), TIME]
     for choice in (NAMED, {"type": "allowed_tools", "allowed_tools": allowed}):
@@ -110,9 +104,7 @@ def test_free_form_tool_is_forced_and_allowed(server: Running) -> None:
         ("regex", "(?=a)."),
     ],
 )
-def test_grammar_that_cannot_be_followed_in_json_is_told(
-    server: Running, syntax: str, definition: str
-) -> None:
+def test_grammar_that_cannot_be_followed_in_json_is_told(server, syntax, definition):
     """As in responses: agents send grammars of patches."""
     tool = with_grammar(syntax, definition)
     told = with_grammar("lark", definition)
@@ -125,7 +117,7 @@ def test_grammar_that_cannot_be_followed_in_json_is_told(
     assert sizes[0] == sizes[1] != sizes[2]
 
 
-def test_history_with_such_calls_is_read(server: Running, llm: LLM) -> None:
+def test_history_with_such_calls_is_read(server, llm):
     custom = {"name": "code", "input": PROGRAM}
     function = {"name": "code", "arguments": json.dumps({"input": PROGRAM})}
 
@@ -156,15 +148,13 @@ def test_history_with_such_calls_is_read(server: Running, llm: LLM) -> None:
         ({"type": "custom", "custom": {"name": 5}}, "cannot read tool 1: name is"),
     ],
 )
-def test_tool_without_a_name_is_refused(
-    server: Running, tool: dict[str, Any], words: str
-) -> None:
+def test_tool_without_a_name_is_refused(server, tool, words):
     response = server.http.post(CHAT, json={"messages": [ASK], "tools": [tool]})
     assert response.status_code == 400
     assert words in response.json()["error"]["message"]
 
 
-def test_unknown_tool_is_refused_by_name(server: Running) -> None:
+def test_unknown_tool_is_refused_by_name(server):
     other = {"type": "custom", "custom": {"name": "other"}}
     allowed = {"mode": "auto", "tools": [other]}
     for choice, words in (

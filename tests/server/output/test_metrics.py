@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from foreword.model.kv.prefixes import PAGE
 from foreword.types import Tally
 from serving import Running
 
-Serving = Callable[..., AbstractContextManager[Running]]
 HISTOGRAMS = (
     "vllm:time_to_first_token_seconds",
     "vllm:inter_token_latency_seconds",
@@ -93,7 +91,7 @@ def idle(llm: LLM) -> Callable[[Running], None]:
     return wait
 
 
-def test_a_board_for_vllm_finds_its_metrics(serving: Serving) -> None:
+def test_a_board_for_vllm_finds_its_metrics(serving):
     with serving() as server:
         fresh = scrape(server)
         ask(server)
@@ -108,9 +106,7 @@ def test_a_board_for_vllm_finds_its_metrics(serving: Serving) -> None:
         assert all((everywhere.items() <= one.items()) == own for one in several), name
 
 
-def test_counts_are_of_the_requests_made(
-    serving: Serving, idle: Callable[[Running], None]
-) -> None:
+def test_counts_are_of_the_requests_made(serving, idle):
     with serving() as server:
         idle(server)
         before = scrape(server)
@@ -140,7 +136,7 @@ def test_counts_are_of_the_requests_made(
     assert gaps == sum(rounds) - len(rounds) > 0
 
 
-def test_the_times_of_answers_add_up(serving: Serving) -> None:
+def test_the_times_of_answers_add_up(serving):
     with serving() as server:
         ask(server)
         found = scrape(server).values
@@ -157,7 +153,7 @@ def test_the_times_of_answers_add_up(serving: Serving) -> None:
     assert seconds["queue"] + seconds["inference"] <= whole
 
 
-def test_the_pool_and_the_process_are_described(server: Running, llm: LLM) -> None:
+def test_the_pool_and_the_process_are_described(server, llm):
     found = scrape(server)
     (info,) = found.labels["vllm:cache_config_info"]
     assert info["block_size"] == str(PAGE)
@@ -168,13 +164,13 @@ def test_the_pool_and_the_process_are_described(server: Running, llm: LLM) -> No
     assert found.values["process_resident_memory_bytes"] > 0
 
 
-def test_head_answers_without_a_body(server: Running) -> None:
+def test_head_answers_without_a_body(server):
     answer = server.http.head("/metrics")
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_a_tally_counts_a_value_at_its_bound() -> None:
+def test_a_tally_counts_a_value_at_its_bound():
     tally = Tally((1, 8))
     for value in (0.5, 1, 1.5, 8, 9):
         tally.add(value)

@@ -2,8 +2,6 @@
 that has a socket, and no key.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

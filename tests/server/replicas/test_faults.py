@@ -1,7 +1,5 @@
 """Requests that end or fail the process which runs them, and replicas that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -88,7 +86,7 @@ def text_of(lines: list[str]) -> str:
     return "".join(one.get("content") or "" for one in deltas)
 
 
-def test_request_that_ends_its_process_ends_two_and_costs_no_other(faulty: Any) -> None:
+def test_request_that_ends_its_process_ends_two_and_costs_no_other(faulty):
     router = faulty
     router.all_ready()
     whole = router.http.post(CHAT, json=LONG).json()["choices"][0]["message"]["content"]
@@ -113,7 +111,7 @@ def test_request_that_ends_its_process_ends_two_and_costs_no_other(faulty: Any) 
     assert again["choices"][0]["message"]["content"] == whole
 
 
-def test_replica_ends_after_rounds_in_a_row_that_fail(faulty: Any) -> None:
+def test_replica_ends_after_rounds_in_a_row_that_fail(faulty):
     router = faulty
     router.all_ready()
     before = len(router.events("replica ended"))
@@ -131,7 +129,7 @@ def test_replica_ends_after_rounds_in_a_row_that_fail(faulty: Any) -> None:
 # ---- whom the end of a process is charged to
 
 
-def test_suspect_in_quarantine_is_charged_alone() -> None:
+def test_suspect_in_quarantine_is_charged_alone():
     poison, bystander, other = Charge(), Charge(), Charge()
     charge({poison, bystander})
     assert poison.quarantined
@@ -144,7 +142,7 @@ def test_suspect_in_quarantine_is_charged_alone() -> None:
     assert (bystander.deaths, other.deaths) == (1, 0)
 
 
-def test_suspects_that_left_quarantine_are_told_apart_by_a_third_end() -> None:
+def test_suspects_that_left_quarantine_are_told_apart_by_a_third_end():
     """Each got past the point where it stood, then both were in another process."""
     first, second, other = Charge(), Charge(), Charge()
     charge({first, second})
@@ -211,7 +209,7 @@ async def _statuses(pool: Pool, count: int) -> list[int]:
     return found
 
 
-def test_replica_that_fails_fast_gets_few_requests(clock: Clock) -> None:
+def test_replica_that_fails_fast_gets_few_requests(clock):
     broken, good = Engine(500), Engine(200)
     first = Replica("0", broken, ready=True)
     # the other one is always busier, so each request would go to the one that fails
@@ -229,22 +227,20 @@ def test_replica_that_fails_fast_gets_few_requests(clock: Clock) -> None:
     assert broken.asked == FAILURES + 3 + 20
 
 
-def test_last_replica_is_asked_however_often_it_fails(clock: Clock) -> None:
+def test_last_replica_is_asked_however_often_it_fails(clock):
     broken = Engine(500)
     pool = Pool([Replica("0", broken, ready=True), Replica("1", Engine(200))])
     assert statuses(pool, 20) == [500] * 20
 
 
-def test_stopped_replicas_are_not_waited_for() -> None:
+def test_stopped_replicas_are_not_waited_for():
     pool = Pool([Replica("0", Engine(200))])
     pool.draining = True
     with pytest.raises(ApiError, match="the server stops"):
         statuses(pool, 1)
 
 
-def test_server_ends_after_rounds_in_a_row_that_fail(
-    package: dict[str, str], routing: Any
-) -> None:
+def test_server_ends_after_rounds_in_a_row_that_fail(package, routing):
     with routing(replicas=None, **package) as server:
         body = {**LONG, "max_tokens": 4, "speculative": {"rule": "broken"}}
         for _ in range(5):

@@ -1,7 +1,5 @@
 """A replica is killed while it answers: the client reads the same text to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Models by name: loaded by the first request, unloaded for others, and listed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -13,7 +11,6 @@ import httpx2 as httpx
 import huggingface_hub
 import pytest
 
-from command import Here
 from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError, PrivatePaths
@@ -77,9 +74,7 @@ def states(router: Any) -> dict[str, str]:
     return {one["id"]: one["status"]["value"] for one in listed}
 
 
-def test_models_are_loaded_when_named_and_unloaded_for_others(
-    routing: Any, folder: Path
-) -> None:
+def test_models_are_loaded_when_named_and_unloaded_for_others(routing, folder):
     """The memory holds one of them at a time."""
     options = ("--models", str(folder), "--models-memory", "0.6")
     with routing(*options, replicas=None) as router:
@@ -112,8 +107,8 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(
 
 @pytest.mark.parametrize(("device", "gib"), [("cpu", 0.6), ("auto", 64)])
 def test_models_take_turns_and_clients_see_that_the_server_lives(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gib: float
-) -> None:
+    folder, monkeypatch, device, gib
+):
     """The memory, or the GPU, holds one of them at a time, and the queue one answer."""
     monkeypatch.setenv(VISIBLE, "0")
     monkeypatch.setattr(models, "PING_SECONDS", 0.01)
@@ -181,7 +176,7 @@ async def check_turns(models: Any) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_an_error_after_a_ping_is_an_event() -> None:
+def test_an_error_after_a_ping_is_an_event():
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -201,9 +196,7 @@ def test_an_error_after_a_ping_is_an_event() -> None:
 
 
 @pytest.mark.slow
-def test_drafter_is_shared_and_one_model_stays(
-    routing: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_drafter_is_shared_and_one_model_stays(routing, folder, tmp_path):
     catalog = tmp_path / "models.toml"
     catalog.write_text(
         """
@@ -260,7 +253,7 @@ def test_drafter_is_shared_and_one_model_stays(
         ("[models.a]\nmodel = 'x'\nadapters = {a = 'y'}", "two are named 'a'"),
     ],
 )
-def test_faults_of_a_catalog_are_named(tmp_path: Path, text: str, words: str) -> None:
+def test_faults_of_a_catalog_are_named(tmp_path, text, words):
     path = tmp_path / "models.toml"
     path.write_text(text)
     with pytest.raises(InvalidRequest) as error:
@@ -268,7 +261,7 @@ def test_faults_of_a_catalog_are_named(tmp_path: Path, text: str, words: str) ->
     assert words in str(error.value)
 
 
-def test_entries_take_the_options_of_all(folder: Path) -> None:
+def test_entries_take_the_options_of_all(folder):
     path = folder.parent / "models.toml"
     path.write_text(
         """
@@ -287,9 +280,7 @@ def test_entries_take_the_options_of_all(folder: Path) -> None:
     assert second.bytes == 0
 
 
-def test_a_hub_id_counts_with_its_files_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_id_counts_with_its_files_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     model = tmp_path / "models--org--name"
     snapshot = model / "snapshots" / ("0" * 40)
@@ -310,7 +301,7 @@ def test_a_hub_id_counts_with_its_files_in_the_cache(
     assert at_once(entries, 2**40) == 4
 
 
-def test_own_names_come_before_names_of_hosted_models() -> None:
+def test_own_names_come_before_names_of_hosted_models():
     entries = [
         Entry(name=name, model="bundled") for name in ("first", "gpt-oss", "o1:x")
     ]
@@ -335,7 +326,7 @@ def test_own_names_come_before_names_of_hosted_models() -> None:
         ManyModels(entries, never, Log(), memory=2**40, seconds=0, gpus=True)
 
 
-def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:
+def test_adapters_in_a_folder_belong_to_their_model(folder):
     adapter = folder / "tone"
     adapter.mkdir()
     config = adapter / "adapter_config.json"
@@ -349,7 +340,7 @@ def test_adapters_in_a_folder_belong_to_their_model(folder: Path) -> None:
         read_catalog(folder, {})
 
 
-def test_folders_are_named_in_full(tmp_path: Path) -> None:
+def test_folders_are_named_in_full(tmp_path):
     names = [
         "Llama-3.1-8B",
         "Llama-3.2-1B",
@@ -376,15 +367,9 @@ def test_folders_are_named_in_full(tmp_path: Path) -> None:
         (("--models-memory", "0.01"), "it takes about"),
     ],
 )
-def test_what_contradicts_a_catalog_is_said(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-    options: tuple[str, ...],
-    words: str,
-) -> None:
-    here = Here(folder.parent, monkeypatch, capsys)
-    ended = here("serve", *options, "--models", "models", "--port", "0")
+def test_what_contradicts_a_catalog_is_said(folder, here, options, words):
+    ended = replace(here, folder=folder.parent)(
+        "serve", *options, "--models", "models", "--port", "0"
+    )
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split())

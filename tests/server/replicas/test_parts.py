@@ -1,7 +1,5 @@
 """Frames in pieces, places on machines, and the choice among replicas."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -53,7 +51,7 @@ def test_frames_are_read_in_any_pieces(frames: list[Frame], size: int) -> None:
     assert [one for piece in pieces for one in reader.push(piece)] == frames
 
 
-def test_what_was_sent_survives_encoding() -> None:
+def test_what_was_sent_survives_encoding():
     sent = Sent()
     assert sent_of(sent.encoded) == sent
     sent.add(Frame("start", b"x", asdict(State("a", 3, 5, True))))
@@ -98,13 +96,8 @@ def machine(folder: Path, *nodes: str) -> None:
     ],
 )
 def test_replicas_are_spread_over_nodes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    nodes: list[str],
-    allowed: int,
-    count: int | None,
-    expected: list[tuple[range | list[int], int | None]],
-) -> None:
+    tmp_path, monkeypatch, nodes, allowed, count, expected
+):
     machine(tmp_path, *nodes)
     monkeypatch.setattr(cgroups, "NODES", tmp_path)
     monkeypatch.setattr(module, "CORE", str(tmp_path / "none-{cpu}-{part}"))
@@ -129,12 +122,8 @@ def test_replicas_are_spread_over_nodes(
     ],
 )
 def test_replicas_share_the_quota_of_their_container(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int,
-    count: int | None,
-    shares: list[int],
-) -> None:
+    tmp_path, monkeypatch, most, count, shares
+):
     machine(tmp_path, "0-7", "8-15")
     monkeypatch.setattr(cgroups, "NODES", tmp_path)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(16)})
@@ -144,9 +133,7 @@ def test_replicas_share_the_quota_of_their_container(
         places(3, gpus=False, most=2)
 
 
-def test_more_replicas_than_cores_or_gpus_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_replicas_than_cores_or_gpus_are_refused(monkeypatch):
     with pytest.raises(InvalidRequest, match="cores"):
         places(5000, gpus=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
@@ -155,13 +142,13 @@ def test_more_replicas_than_cores_or_gpus_are_refused(
         places(3)
 
 
-def test_place_is_said_in_short() -> None:
+def test_place_is_said_in_short():
     assert str(Place((0, 1, 2, 5), 1)) == "cores 0-2,5, node 1"
     assert str(Place(device="3")) == "GPU 3"
     assert str(Place()) == "all cores"
 
 
-def test_a_replica_takes_its_place_before_torch_counts_cores() -> None:
+def test_a_replica_takes_its_place_before_torch_counts_cores():
     """Its process unpickles these modules first."""
     program = (
         "import sys, foreword.server.replicas.process\nsys.exit('torch' in sys.modules)"
@@ -170,9 +157,7 @@ def test_a_replica_takes_its_place_before_torch_counts_cores() -> None:
     assert done.returncode == 0
 
 
-def test_replicas_divide_free_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_divide_free_memory(tmp_path, monkeypatch):
     node = tmp_path / "node1"
     node.mkdir()
     lines = ["MemTotal: 900", "MemFree: 6", "Active(file): 3", "Inactive(file): 1"]
@@ -187,7 +172,7 @@ def test_replicas_divide_free_memory(
     assert cgroups.share_of(8 * 1024, tmp_path) == 2 * 1024
 
 
-def test_keys_and_values_of_a_replica_take_its_share() -> None:
+def test_keys_and_values_of_a_replica_take_its_share():
     """As the process of a place computes them."""
     program = (
         "from foreword.server.replicas.places import Place\n"
@@ -211,9 +196,7 @@ def test_keys_and_values_of_a_replica_take_its_share() -> None:
     assert whole // 2 == half > 0
 
 
-def test_sockets_have_short_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_have_short_paths(tmp_path, monkeypatch):
     """Batch systems give temporary folders with long paths."""
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
@@ -245,7 +228,7 @@ class Framed:
 
 
 @pytest.mark.parametrize("kind", ["whole", "end"])
-def test_log_is_complete_before_a_client_has_all(kind: str) -> None:
+def test_log_is_complete_before_a_client_has_all(kind):
     """A client that has all leaves, and what follows would be cancelled."""
     log: dict[str, Any] = {}
     seen: list[dict[str, Any]] = []
@@ -277,7 +260,7 @@ def body(text: str) -> bytes:
     return b'{"model":"m","messages":[{"content":"' + text.encode() + b'"}]}'
 
 
-def test_least_busy_replica_is_chosen() -> None:
+def test_least_busy_replica_is_chosen():
     assert chosen([replica("a", 2), replica("b", 1)], []).name == "b"
     assert chosen([replica("a", 1), replica("b", 1)], []).name == "a"
 
@@ -291,7 +274,7 @@ def read_by(pool: Pool, text: str, stack: ExitStack) -> Replica:
     return replica
 
 
-def test_chats_with_one_system_prompt_spread_over_replicas() -> None:
+def test_chats_with_one_system_prompt_spread_over_replicas():
     """Together with more of them than that prompt saves."""
     pool = Pool([replica("a"), replica("b")])
     for one in pool.replicas:
@@ -304,7 +287,7 @@ def test_chats_with_one_system_prompt_spread_over_replicas() -> None:
         assert [one.running for one in pool.replicas] == [4, 4]
 
 
-def test_long_conversation_returns_to_its_replica() -> None:
+def test_long_conversation_returns_to_its_replica():
     """Unless that is far busier: by more answers than the text is worth."""
     first, other = pool_of = [replica("a"), replica("b")]
     pool = Pool(pool_of)
@@ -324,14 +307,14 @@ def test_long_conversation_returns_to_its_replica() -> None:
     assert first.prefixes.matches(beginnings) < len(beginnings) // 2 + 1
 
 
-def test_fields_before_the_prompt_do_not_matter() -> None:
+def test_fields_before_the_prompt_do_not_matter():
     text = "word " * BLOCK
     other = body(text).replace(b'"m"', b'"m","temperature":1')
     assert blocks(body(text), "k")[:5] == blocks(other, "k")[:5]
     assert blocks(b"{}", "k") == []
 
 
-def test_oldest_ends_of_prompts_are_forgotten_first() -> None:
+def test_oldest_ends_of_prompts_are_forgotten_first():
     prefixes = Prefixes()
     long = [number.to_bytes(8, "big") for number in range(KEPT)]
     prefixes.add(long)

@@ -1,16 +1,13 @@
 """A router in front of replicas: limits, keys, choice, files, and its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command import Here, have_ended
+from command import have_ended
 from foreword.native.cpu import cores
 
 CHAT = "/v1/chat/completions"
@@ -21,7 +18,7 @@ def ask(router: Any, text: str, **more: Any) -> Any:
     return router.http.post(CHAT, json=body)
 
 
-def test_conversation_returns_to_the_replica_that_read_it(router: Any) -> None:
+def test_conversation_returns_to_the_replica_that_read_it(router):
     router.all_ready()
     long = {name: f"{name} " * 400 for name in ("apples", "pears", "plums")}
     for text in long.values():
@@ -42,7 +39,7 @@ def test_conversation_returns_to_the_replica_that_read_it(router: Any) -> None:
     assert lines[-1]["replica"] in ("0", "1")
 
 
-def test_two_requests_at_once_run_on_two_replicas(router: Any) -> None:
+def test_two_requests_at_once_run_on_two_replicas(router):
     router.all_ready()
     long = {"max_tokens": 900, "ignore_eos": True, "stream": True, "n": 8}
     body = {"messages": [{"role": "user", "content": "Go on."}], **long}
@@ -59,7 +56,7 @@ def test_two_requests_at_once_run_on_two_replicas(router: Any) -> None:
     assert running == [8, 8]
 
 
-def test_errors_and_other_routes_are_those_of_a_replica(router: Any) -> None:
+def test_errors_and_other_routes_are_those_of_a_replica(router):
     wrong = ask(router, "Hi", temperature=-1)
     assert wrong.status_code == 400
     assert "temperature" in wrong.json()["error"]["message"]
@@ -82,7 +79,7 @@ def test_errors_and_other_routes_are_those_of_a_replica(router: Any) -> None:
     assert gone.json()["type"] == "error"
 
 
-def test_hung_replica_costs_its_own_metrics(router: Any) -> None:
+def test_hung_replica_costs_its_own_metrics(router):
     router.all_ready()
     router.kill("0", signal.SIGSTOP)
     try:
@@ -96,7 +93,7 @@ def test_hung_replica_costs_its_own_metrics(router: Any) -> None:
     assert 'process_open_fds{replica="router"}' in text
 
 
-def test_router_counts_what_it_answers(router: Any) -> None:
+def test_router_counts_what_it_answers(router):
     name = "foreword:responses_total"
     codes = {code: router.metric(name, code=code) for code in ("400", "404", "405")}
     ask(router, "Hi", n=257)
@@ -117,26 +114,19 @@ def test_router_counts_what_it_answers(router: Any) -> None:
         (("--replica-gpus", "0"), "'--replica-gpus' without '--ray'"),
     ],
 )
-def test_options_that_would_be_ignored_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    unchecked: None,
-    options: tuple[str, ...],
-    words: str,
-) -> None:
-    ended = Here(tmp_path, monkeypatch, capsys)("serve", "--port", "0", *options)
+def test_options_that_would_be_ignored_are_refused(here, options, words):
+    ended = here("serve", "--port", "0", *options)
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split())
 
 
-def test_queue_is_that_of_the_router(router: Any) -> None:
+def test_queue_is_that_of_the_router(router):
     refused = ask(router, "Hi", n=257)
     assert refused.status_code == 400
     assert "256" in refused.json()["error"]["message"]
 
 
-def test_keys_files_and_drain(routing: Any, stranger: Any, tmp_path: Path) -> None:
+def test_keys_files_and_drain(routing, stranger, tmp_path):
     files = ("--files", str(tmp_path / "files"))
     with routing(*files, FOREWORD_API_KEYS="one,two") as router:
         client = stranger(router.http.base_url)
@@ -186,7 +176,7 @@ def check_batch(router: Any) -> None:
 
 
 @pytest.mark.slow
-def test_replicas_end_with_a_killed_router(routing: Any, tmp_path: Path) -> None:
+def test_replicas_end_with_a_killed_router(routing, tmp_path):
     with routing(TMPDIR=str(tmp_path)) as router:
         assert [*tmp_path.glob("foreword-*")]
         pids = [router.pid(name) for name in ("0", "1")]
@@ -237,9 +227,7 @@ def check_drain(router: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_served_is_said(
-    here: Here, options: tuple[str, ...], words: str
-) -> None:
+def test_what_cannot_be_served_is_said(here, options, words):
     ended = here("serve", "--port", "0", "--device", "cpu", *options)
     assert ended.returncode in (1, 2)
     assert words in " ".join(ended.stderr.split())

@@ -4,8 +4,6 @@ no sense: every answer comes, and is the one of a quiet server.
 `pytest -s` writes how many there were.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

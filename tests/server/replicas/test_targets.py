@@ -1,11 +1,7 @@
 """Without a key nothing but open paths is answered, however a request is written."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +27,14 @@ from foreword.server.replicas.serve import OneModel
 from foreword.server.replicas.supervise import Supervisor
 from foreword.server.routes import ROUTES, decided
 from foreword.server.settings import Settings, hashed
-from serving import Running
 
-Serving = Callable[..., AbstractContextManager[Running]]
 BUNDLED = Path(bundled.__file__).parent
 CHAT = "/v1/chat/completions"
 KEYS = {"FOREWORD_API_KEYS": "one,two"}
 FINISHED = 'finished_reason="length"'
 
 
-def test_table_has_the_routes_of_every_application(server: Running) -> None:
+def test_table_has_the_routes_of_every_application(server):
     """A route that is added to an application has to be decided upon."""
     table = {(route.path, method) for route in ROUTES for method in route.methods}
     sounds = FastAPI(openapi_url=None)
@@ -66,7 +60,7 @@ def routed(models: Models, limits: Limits) -> FastAPI:
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", CHAT])
-def test_sounds_and_texts_take_places_of_the_router(path: str) -> None:
+def test_sounds_and_texts_take_places_of_the_router(path):
     limits = Limits(1, None, None)
     kind = (b"content-type", b"application/json")
 
@@ -80,7 +74,7 @@ def test_sounds_and_texts_take_places_of_the_router(path: str) -> None:
     assert asyncio.run(ask())[0] == 429
 
 
-def test_named_files_of_the_page_are_open() -> None:
+def test_named_files_of_the_page_are_open():
     keys = Settings(keys=hashed(["one"]))
     assert {"index.html", "main.js", "chat/chat.js", "vendor/marked.js"} < {*NAMES}
     for name in NAMES:
@@ -91,7 +85,7 @@ def test_named_files_of_the_page_are_open() -> None:
         assert decided("GET", f"/page/{name}".encode(), settings=keys).refusal
 
 
-def test_name_of_a_model_may_be_escaped() -> None:
+def test_name_of_a_model_may_be_escaped():
     """As clients write it that build paths from names."""
     for name in ("org/name", "org%2Fname", "name:lm", "name%3Alm", "a%20b"):
         target = f"/v1/models/{name}"
@@ -102,7 +96,7 @@ def test_name_of_a_model_may_be_escaped() -> None:
         assert decided("GET", f"/v1/models/{name}".encode()).refusal
 
 
-def test_one_process_answers_no_stranger(serving: Serving, stranger: Any) -> None:
+def test_one_process_answers_no_stranger(serving, stranger):
     with serving(keys=hashed(["one"])) as server:
         client = stranger(server.url)
         client.try_everything()
@@ -111,9 +105,7 @@ def test_one_process_answers_no_stranger(serving: Serving, stranger: Any) -> Non
         assert FINISHED in server.service.metrics.text().decode()
 
 
-def test_only_a_request_that_needs_a_model_loads_one(
-    routing: Any, stranger: Any, tmp_path: Path
-) -> None:
+def test_only_a_request_that_needs_a_model_loads_one(routing, stranger, tmp_path):
     """The memory holds one model at a time."""
     folder = tmp_path / "private" / "models"
     (folder / "zero").mkdir(parents=True)
@@ -162,7 +154,7 @@ def check_broken(router: Any, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_ray_answers_no_stranger(routing: Any, stranger: Any) -> None:
+def test_ray_answers_no_stranger(routing, stranger):
     pytest.importorskip("ray")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,15 +1,11 @@
 """A stream that has nothing to say yet says that it lives, and how far it has read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 
-from foreword import LLM
 from foreword.server import reply
-from serving import Running
 
 WORDS = "The river rose in the night and the miller moved his grain upstairs. " * 20
 BODIES: dict[str, dict[str, Any]] = {
@@ -21,9 +17,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_silent_stream_pings(
-    server: Running, llm: LLM, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_silent_stream_pings(server, llm, monkeypatch, path):
     monkeypatch.setattr(reply, "PING_SECONDS", 0.01)
     most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     body = BODIES[path] | {"stream": True, most: 500, "ignore_eos": True}
@@ -36,7 +30,7 @@ def test_a_silent_stream_pings(
         assert any(line.startswith("data:") for line in lines)
 
 
-def test_a_stream_says_how_much_of_the_prompt_is_read(server: Running) -> None:
+def test_a_stream_says_how_much_of_the_prompt_is_read(server):
     body = BODIES["/v1/chat/completions"] | {"stream": True, "max_tokens": 4}
     text = server.http.post(
         "/v1/chat/completions", json=body | {"return_progress": True}

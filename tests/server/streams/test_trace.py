@@ -1,23 +1,13 @@
 """Rounds on request: in streams, in whole answers, in every dialect; never without."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 
+from owned import CHAT as TALE
 from serving import Running
 
-TALE = [
-    {
-        "role": "user",
-        "content": (
-            "Summarise: The river rose in the night and the miller moved his grain "
-            "upstairs."
-        ),
-    }
-]
 DRAFTING = {"nodes": 4, "method": "lm"}
 
 
@@ -42,7 +32,7 @@ def text(rounds: list[dict[str, Any]]) -> str:
     return "".join(piece for one in rounds for piece in one["pieces"])
 
 
-def test_a_stream_has_every_round(server: Running) -> None:
+def test_a_stream_has_every_round(server):
     chunks = events(
         server,
         "/v1/chat/completions",
@@ -90,9 +80,7 @@ def test_a_stream_has_every_round(server: Running) -> None:
         ("/v1/messages", {"messages": TALE, "max_tokens": 24}),
     ],
 )
-def test_a_whole_answer_has_its_rounds(
-    server: Running, path: str, body: dict[str, Any]
-) -> None:
+def test_a_whole_answer_has_its_rounds(server, path, body):
     answer = server.post(path, **body, seed=3, speculative={**DRAFTING, "trace": True})
     rounds = answer.get("rounds") or answer["choices"][0]["rounds"]
     usage = answer["usage"]

@@ -1,7 +1,5 @@
 """Traces reach a collector over OTLP, with what each request took and drafted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise

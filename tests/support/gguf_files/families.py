@@ -9,16 +9,9 @@ import torch
 import transformers as hf
 
 from foreword.model.architectures import loader
+from tiny_sizes import sizes
 
-SIZES = dict(
-    vocab_size=96,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-)
+SIZES = sizes(64, 128, 4, 2, 2, vocab_size=96, max_position_embeddings=256)
 HEAD = dict(head_dim=32)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
 TEXT = torch.randint(96, (1, 200), generator=torch.Generator().manual_seed(5))

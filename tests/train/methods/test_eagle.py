@@ -29,6 +29,7 @@ from pair import (
     served_logits,
     setting,
 )
+from tiny_sizes import sizes
 
 STEPS = 3
 
@@ -167,15 +168,9 @@ def test_feature_loss_brings_hidden_states_closer(tmp_path: Path):
 
 def test_feature_loss_needs_the_hidden_size_of_the_target(tmp_path: Path):
     target = llama(0, layers=3)
-    sizes = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        intermediate_size=32,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
+    layer = LlamaConfig(**sizes(16, 32, 4, 2), vocab_size=VOCAB)
     config = EagleConfig(
-        llama=sizes, states=(0, 1, 3), target_hidden=32, draft_vocab=VOCAB, embeds=True
+        llama=layer, states=(0, 1, 3), target_hidden=32, draft_vocab=VOCAB, embeds=True
     )
     dump(EagleHead(config), torch.float32, target.config).write(tmp_path)
     training(target, draft=str(tmp_path))

@@ -17,6 +17,7 @@ from foreword.train.losses import LOSSES
 from foreword.train.methods import lm
 from foreword.train.registry import LmOptions
 from pair import VOCAB, check_packed, learn, llama, random_pieces, setting
+from tiny_sizes import sizes
 
 
 def distillation(
@@ -126,13 +127,7 @@ def test_draft_learns_its_target(tmp_path: Path, name, on_policy):
 
 
 def test_smaller_config_keeps_its_proportions():
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=160,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-    )
+    config = LlamaConfig(**sizes(64, 160, 8, 4, 4))
     same = lm.smaller(config, layers=2)
     assert (same.num_hidden_layers, same.hidden_size, same.intermediate_size) == (
         2,

@@ -19,7 +19,7 @@ from foreword.errors import ForewordError
 from foreword.model import Model, Read
 from foreword.model.executors.torch.hooks import apply_lm_head, lm_head_weight
 from foreword.model.layers import layer_count
-from foreword.train.data.packing import Block, Piece, stack
+from foreword.train.data.packing import Block, stack
 from foreword.train.data.records import read
 from foreword.train.data.regenerate import Wishes, regenerate
 from foreword.train.export import export
@@ -31,6 +31,7 @@ from foreword.train.report.measure import Questions
 from foreword.train.task import TrainContext, TrainTask
 from foreword.train.trainer import TrainingConfig
 from foreword.types import Request
+from trainables import pairs
 
 FAMILIES = ["t5", "bart"]
 START = {"t5": [0], "bart": [2, 0]}
@@ -89,16 +90,6 @@ def task(name: str, options: TrainOptions) -> TrainTask:
     return made
 
 
-def pieces(name: str, *lengths: tuple[int, int]) -> list[Piece]:
-    draw, start = torch.Generator().manual_seed(0), START[name]
-    made = []
-    for source, answer in lengths:
-        tokens = torch.randint(60, 310, (source + answer,), generator=draw).tolist()
-        learnt = [False] * (source + len(start)) + [True] * answer
-        made.append(Piece([*tokens[:source], *start, *tokens[source:]], learnt))
-    return made
-
-
 def served_states(
     model: Model, source: list[int], text: list[int], layers: tuple[int, ...]
 ) -> Tensor:
@@ -126,7 +117,7 @@ def test_lm_head_matrix_gives_scores_without_bias(name):
 @torch.no_grad()
 def test_medusa_is_trained_as_it_serves(name, own):
     made, start = task(name, MedusaOptions(heads=STEPS, own=own)), len(START[name])
-    some = pieces(name, (7, 6), (12, 3))
+    some = pairs(START[name], (7, 6), (12, 3))
     block = stack([Block.of(some, 40)])
     predictions = made._predict(made.module, block, spread=True)
     model = Model(target(name), name)
@@ -165,7 +156,7 @@ def test_medusa_is_trained_as_it_serves(name, own):
 def test_eagle_is_trained_as_it_serves(name):
     made, start = task(name, OPTIONS["eagle"]), len(START[name])
     # the first is padded, and its rows come first
-    some = pieces(name, (7, 9), (12, 13))
+    some = pairs(START[name], (7, 9), (12, 13))
     taught = [
         step.draft for step in made._steps(made.module, stack([Block.of(some, 50)]))
     ]
@@ -202,7 +193,7 @@ def test_answers_shorter_than_a_draft_are_trained_on(name, method):
     made = task(name, {**OPTIONS, "eagle": EagleOptions(unroll=6)}[method])
     for answers in ((1, 1), (2, 1)):
         block = stack(
-            [Block.of(pieces(name, *((4, answer) for answer in answers)), 20)]
+            [Block.of(pairs(START[name], *((4, answer) for answer in answers)), 20)]
         )
         loss = made.loss(made.module, block)
         loss.backward()
@@ -216,7 +207,7 @@ def test_answers_shorter_than_a_draft_are_trained_on(name, method):
 @pytest.mark.parametrize("method", OPTIONS)
 def test_gradients_reach_the_head_alone(method):
     made = task("t5", OPTIONS[method])
-    made.loss(made.module, stack([Block.of(pieces("t5", (7, 9)), 40)])).backward()
+    made.loss(made.module, stack([Block.of(pairs(START["t5"], (7, 9)), 40)])).backward()
     assert all(parameter.grad is None for parameter in made.target.parameters())
     assert all(parameter.grad.abs().sum() > 0 for parameter in made.module.parameters())
 

@@ -9,10 +9,10 @@ import torch
 
 import quantizing.floats
 import quantizing.packed
-from foreword import LLM, SamplingParams, bundled
+from foreword import LLM, bundled
 from foreword.model import Model, Read
 from foreword.native import forward
-from running import prompts
+from running import check_drafts, prompts
 
 NATIVE = forward.reason() is None
 FORMATS = {
@@ -64,22 +64,7 @@ def test_codes_are_multiplied(folder, llm):
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("method", ["suffix", "lm"])
 def test_drafts_leave_the_text_unchanged(llm, method, temperature):
-    def answers(method: str, **how: int) -> list:
-        params = SamplingParams(
-            temperature=temperature,
-            seed=7,
-            max_tokens=24,
-            ignore_eos=True,
-            method=method,
-            **how,
-        )
-        return llm.generate([list(prompt) for prompt in prompts()[:3]], params)
-
-    plain = answers("none")
-    drafted = answers(method, nodes=4)
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert all(one.undrafted is None for one in drafted)
-    assert sum(one.stats.accepted for one in drafted) > 0
+    check_drafts(llm, method, temperature)
 
 
 def test_commands_take_such_a_folder(folder, here):

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from foreword import LLM, SamplingParams, bundled
+from foreword import LLM, bundled
 from foreword.bench.peers.convert import source
 from foreword.bench.peers.gguf import tensors, write
 from foreword.model import load_tokenizer
 from foreword.model.quantized.gguf_writing.mixtures import MIXTURES
 from foreword.native import forward
-from running import prompts
+from running import check_drafts
 
 ROUTINE = "Q4_K_M"
 """The form of `make test`; the others are slow tests."""
@@ -62,9 +62,4 @@ def test_drafts_leave_the_text_unchanged(file, temperature):
     llm = LLM(file, method="none")
     assert llm.target.capability.backend == "native"
     assert float(llm.target.weights.removesuffix(" bits")) < BYTE
-    how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
-    texts = [list(prompt) for prompt in prompts()[:3]]
-    plain = llm.generate(texts, SamplingParams(**how, method="none"))
-    drafted = llm.generate(texts, SamplingParams(**how, method="suffix", nodes=4))
-    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
-    assert sum(one.stats.accepted for one in drafted) > 0
+    check_drafts(llm, "suffix", temperature, seed=3, tokens=40)
