@@ -138,7 +138,8 @@ class ModelOptions(LoadingOptions):
     )
     draft_vocabulary: int | None = setting(
         None,
-        "Token ids that a draft model chooses from, the first N. Default: all.",
+        "Token ids that a draft model chooses from, the first N. Default: 32,768 of a "
+        "large vocabulary.",
         "N",
         kind=int,
     )

@@ -102,7 +102,7 @@ class LLM:
             (docs/targets/larger-than-memory.md).
         portable: Same text on every processor, without instructions for bfloat16.
         draft_vocabulary: Token ids that a draft model chooses from, the first so many
-            (docs/methods/lm.md). Default: all.
+            (docs/methods/lm.md). Default: 32,768 of 98,304 or more.
         tensor_parallel: Processes that share the target's weights
             (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.

@@ -34,6 +34,13 @@ from foreword.types import Batch, DraftTree, Request
 if TYPE_CHECKING:
     from foreword.draft.vocabulary import DraftVocabulary
 
+FIRST, LARGE = 2**15, 3 * 2**15
+"""Token ids that a draft model chooses from by default, and its ids from which on.
+
+FR-Spec keeps as many of the 128,256 of Llama 3; for the 151,936 of Qwen 2.5
+see docs/notes/measured/draft-vocabulary.md.
+"""
+
 
 @dataclass(slots=True)
 class _Memory:
@@ -127,14 +134,14 @@ class LanguageModelDrafter(ModelDrafter):
                 "use a method that needs no model"
             )
         drafter = cls(model, target.vocab)
+        first = target.draft_vocabulary
+        if first is None and model.vocab >= LARGE:
+            first = FIRST
         # a model that was given may serve others too
-        limits = cls.limits_head and model is not source
-        if limits and target.draft_vocabulary is not None:
+        if first is not None and cls.limits_head and model is not source:
             from foreword.draft.vocabulary import DraftVocabulary  # few need it
 
-            drafter.draft_vocabulary = DraftVocabulary(
-                model, target.draft_vocabulary, target.eos
-            )
+            drafter.draft_vocabulary = DraftVocabulary(model, first, target.eos)
         return drafter
 
     @property
