@@ -24,6 +24,9 @@ BENCH_COLUMNS = {
     "decode_speedup_over_plain": "× plain, decoding alone",
     "speedup_over_generate": "× `generate`",
     "same_text_share": "same text",
+    "load_seconds": "load, s",
+    "first_token_seconds": "first token, s",
+    "decode_tokens_per_second": "then tokens/s",
 }
 """Columns of a report of `foreword bench --json`."""
 

@@ -38,9 +38,7 @@ def logits(model: Model, keep: int) -> torch.Tensor:
 
 
 def drafter(llm: LLM) -> LanguageModelDrafter:
-    found = llm.session.engine.default.drafter
-    assert isinstance(found, LanguageModelDrafter)
-    return found
+    return llm.session.engine.default.drafter
 
 
 def test_logits_of_the_ids_are_the_same(model):

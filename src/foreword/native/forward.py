@@ -183,7 +183,7 @@ _FUNCTIONS = {
     "coded_bytes": "lli:l",
     "quantize": "pplli",
     "strips": "ipllpl",
-    "numbers": "ipllp",
+    "numbers": "ipllpi",
     "turns": "pppl",
     "peak": "il:l",
     "move": "ppll",

@@ -188,16 +188,16 @@ def fill(
     step = max(1, PART // depth)
     rows = [slice(start, start + step) for start in range(0, outputs, step)]
     library = forward.library()
-    in_c = blocks is not None and whole.dtype == torch.bfloat16
+    narrow = whole.dtype == torch.bfloat16
+    in_c = blocks is not None and (narrow or whole.dtype == torch.float32)
 
     def write(at: slice) -> None:
         if blocks is not None and in_c and not isinstance(library, str):
             kind, data = blocks(at)
             if kind in forward.BLOCKS:
-                numbers = whole[at].data_ptr()
-                number = forward.BLOCKS.index(kind)
-                pointer = data.data_ptr()
-                library.foreword_numbers(number, pointer, len(data), depth, numbers)
+                number, size = forward.BLOCKS.index(kind), len(data)
+                numbers, pointer = whole[at].data_ptr(), data.data_ptr()
+                library.foreword_numbers(number, pointer, size, depth, numbers, narrow)
                 return
         whole[at].copy_(part(at).dense())
 

@@ -169,15 +169,17 @@ void foreword_strips(int kind, const uint8_t *from, int64_t outputs, int64_t dep
     }
 }
 
-/* The same rows as numbers, rounded to bfloat16: `Coded.dense`. */
-void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t depth, bf16 *to) {
+/* The same rows as numbers, float32 or rounded to bfloat16: `Coded.dense`. */
+void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t depth, void *to,
+                      int rounded_to_bf16) {
     const Type *type = TYPES + kind;
     const int64_t blocks = outputs * (depth / type->depths);
     Opened block = {.half = {0}};
     for (int64_t i = 0; i < blocks; i++, from += type->bytes) {
         type->unpack(from, &block);
         for (int k = 0; !type->factors && k < 2; k++) block.top[k] = number(block.half[k]);
-        for (int at = 0; at < type->depths; at += LANES, to += LANES) {
+        for (int at = 0; at < type->depths; at += LANES) {
+            const int64_t place = i * type->depths + at;
             const int group = at / type->group;
             const float scale = type->factors ? block.top[0] * block.factor[group] : block.top[0],
                         offset = type->factors ? block.top[1] * block.shift[group] : block.top[1];
@@ -187,7 +189,8 @@ void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t de
                                            : block.code[at + k] + type->least;
             floats value = mul(all(scale), load(level));
             if (type->offsets) value = add(value, all(offset));
-            store_halves(to, narrow(value));
+            if (rounded_to_bf16) store_halves((bf16 *)to + place, narrow(value));
+            else store((float *)to + place, value);
         }
     }
 }
