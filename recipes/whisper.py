@@ -3,7 +3,7 @@
 $ python recipes/whisper.py whisper-base/model.bin FOLDER
 
 The file is a list of named tensors. config.json and tokenizer.json are read from beside
-it; generation settings are those of OpenAI's checkpoints.
+it; the generation settings equal OpenAI's.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def tokenizer(content: dict[str, Any]) -> hf.WhisperTokenizer:
 def settings(
     words: hf.WhisperTokenizer, package: dict[str, Any]
 ) -> hf.GenerationConfig:
-    """Return generation settings as those of OpenAI's checkpoints."""
+    """Return the generation settings of OpenAI's checkpoints."""
     ids = words.convert_tokens_to_ids
     end, silent = ids("<|endoftext|>"), ids("<|notimestamps|>")
     made = hf.GenerationConfig(

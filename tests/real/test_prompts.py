@@ -1,5 +1,5 @@
-"""Tokenizers and chat templates of published models are those that transformers reads
-from the same files.
+"""Tokenizers and chat templates of published models equal what transformers reads from
+the same files.
 """
 
 import random

@@ -20,7 +20,7 @@ from tiny_models import differing, near_truth
 def check_near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], backend: Any, text: list[int]
 ) -> None:
-    """The scores of a text that is read in two parts are those of the model.
+    """The scores of a text that is read in two parts equal the model's.
 
     Activations stay in float32 between products in C, so they are nearer to the truth
     than bfloat16 throughout.

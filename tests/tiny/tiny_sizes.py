@@ -29,7 +29,7 @@ def sizes(
 
 
 def experts(count: int = 4, each: int = 2, inner: int = 32, **others: Any) -> Settings:
-    """Return the sizes of a mixture of experts: of them, of those that a token asks."""
+    """Return the sizes of a mixture: all experts, and the experts of a token."""
     return dict(
         num_experts=count,
         num_experts_per_tok=each,

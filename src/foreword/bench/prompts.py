@@ -123,5 +123,5 @@ def _messages(record: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} must be a string")
         turns = [{"role": "user", "content": text}]
-    asked = takewhile(lambda turn: turn["role"] != "assistant", turns)
-    return tuple({"role": turn["role"], "content": turn["content"]} for turn in asked)
+    begin = takewhile(lambda turn: turn["role"] != "assistant", turns)
+    return tuple({"role": turn["role"], "content": turn["content"]} for turn in begin)

@@ -36,9 +36,9 @@ def row_names(
     """
     on_file = target is not None and hub.gguf(target) is not None
     baselines = BASELINES[:1] if on_file else BASELINES
-    beside = registry.entry_names(others)
+    peers = registry.entry_names(others)
     if methods is None:
-        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *beside)
+        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *peers)
         return (
             PLAIN_ROW,
             *(name for name in defaults if not (quick and name == hf.LOOKUP)),
@@ -55,5 +55,5 @@ def row_names(
                 f"cannot measure {name!r}: no such entry. Choose from "
                 f"{', '.join(ENTRIES)}"
             )
-    first = [name for name in ENTRIES if name in (*names, *baselines, *beside)]
+    first = [name for name in ENTRIES if name in (*names, *baselines, *peers)]
     return (*first[:1], *made_here, *first[1:])

@@ -128,8 +128,8 @@ def run(options: Options, progress: Callable[[str], None] = lambda _: None) -> R
     options = with_head(options)
     check(options)
     started = perf_counter()
-    given = options.methods, options.quick, options.peers
-    names = row_names(*given, options.target)
+    selection = options.methods, options.quick, options.peers
+    names = row_names(*selection, options.target)
     used = versions() | registry.versions(names)
     source = replace(measured_weights(options, names), offload=options.offload_folder)
     chosen = spread(load(options.prompts), options.limit)

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from foreword.draft.vocabulary import DraftVocabulary
 
 FIRST, LARGE = 2**15, 3 * 2**15
-"""Token ids that a draft model chooses from by default, and its ids from which on.
-
-FR-Spec keeps as many of the 128,256 of Llama 3; for the 151,936 of Qwen 2.5
-see docs/notes/measured/draft-vocabulary.md.
+"""Token ids that a draft model chooses from, if it has many (FR-Spec: of Llama 3's
+128,256; of 151,936, measured in docs/notes/measured/draft-vocabulary.md).
 """
 
 
@@ -182,6 +180,7 @@ class LanguageModelDrafter(ModelDrafter):
         returned Read holds.
         """
         memory = self._memories.get(sequence.id)
+        known = 0 if memory is None else memory.length
         if memory is None:
             held = self.model.open(
                 sequence.id, capacity(sequence), sequence.tokens, sequence.params.tenant
@@ -189,10 +188,8 @@ class LanguageModelDrafter(ModelDrafter):
             if self._reads_source(sequence):
                 self.model.give(sequence.id, sequence.encoder_input)
             memory = self._memories[sequence.id] = _Memory(held)
-            if self.draft_vocabulary is not None:
-                self.draft_vocabulary.read(sequence.tokens)
-        elif self.draft_vocabulary is not None:
-            self.draft_vocabulary.read(sequence.tokens[memory.length :])
+        if self.draft_vocabulary is not None:
+            self.draft_vocabulary.read(sequence.tokens[known:])
         start = memory.length
         path = memory.settle(sequence.tokens)
         if path != list(range(len(path))):

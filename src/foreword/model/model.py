@@ -69,7 +69,7 @@ class Model:
     trust_remote_code = False
     """Whether Python code from the folder of its draft model may run."""
     draft_vocabulary: int | None = None
-    """Token ids that its draft model chooses from, the first so many; None = all."""
+    """First token ids, from which its draft model chooses; None = by their number."""
     portable = False
     """Whether its scores are the same on every processor."""
 
@@ -158,12 +158,11 @@ class Model:
         limit_threads()
         if options is None:
             options = ModelOptions(**settings)
+        load = from_checkpoint.load
         if options.tensor_parallel > 1:
-            from foreword.model.parallel import load as parallel  # seldom needed
+            from foreword.model.parallel.load import load  # seldom needed
 
-            model = parallel.load(cls, source, options)
-        else:
-            model = from_checkpoint.load(cls, source, options)
+        model = load(cls, source, options)
         model.draft_vocabulary = options.draft_vocabulary
         return model
 

@@ -74,8 +74,8 @@ def write(
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, model)
     _spell(writer, source)
-    most = "ALL" if form == "F32" else "MOSTLY"
-    writer.add_file_type(gguf.LlamaFileType[f"{most}_{form}"])
+    prefix = "ALL" if form == "F32" else "MOSTLY"
+    writer.add_file_type(gguf.LlamaFileType[f"{prefix}_{form}"])
     choices: dict[str, Choice] = {}
     for name, weight in tensors(model):
         choices[name] = _choice(model, name, weight, form)

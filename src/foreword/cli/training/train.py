@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from foreword.train.report.metrics import Metrics, TrainReport
 
 Dataclass = TypeVar("Dataclass", bound="DataclassInstance")
+FIRST_ROWS = 2
+"""Rows of a log whose times tell how long a step takes."""
 DATA = "Data"
 OPTIMIZATION = "Optimization"
 RUN = "Run"
@@ -292,7 +294,7 @@ class TrainProgress:
         self._scores = ""
         self._tokens, self._since = 0, perf_counter()
         self._steps = steps
-        self._begun: float | None = None
+        self._rows: list[float] = []  # when the first ones came, in seconds
 
     def __enter__(self) -> TrainProgress:
         self._bar.start()
@@ -324,16 +326,16 @@ class TrainProgress:
 
     def _estimate(self, row: Row) -> None:
         """After the first step of this run, say how long the others take."""
-        now = perf_counter()
-        if self._begun is None:
-            self._begun = now
-        elif self._begun and not self._console.is_terminal:
-            minutes = (now - self._begun) * (self._steps - row.step) / 60
+        if len(self._rows) == FIRST_ROWS or self._console.is_terminal:
+            return
+        self._rows.append(perf_counter())
+        if len(self._rows) == FIRST_ROWS:
+            seconds = self._rows[1] - self._rows[0]
+            minutes = seconds * (self._steps - row.step) / 60
             runtime.note(
-                f"step {row.step} took {now - self._begun:,.1f} s: the others take "
-                f"about {minutes:,.0f} minutes, with evaluations more"
+                f"step {row.step} took {seconds:,.1f} s: the others take about "
+                f"{minutes:,.0f} minutes, with evaluations more"
             )
-            self._begun = 0.0
 
 
 def _write(report: TrainReport, out: Path, as_json: bool) -> None:

@@ -151,7 +151,7 @@ class Matrix:
     part: Callable[[slice], Coded] | None = None
     """Reads consecutive outputs; None = only `read` reads the matrix."""
     blocks: Blocks | None = None
-    """None = it is in no GGUF file, or otherwise there."""
+    """Reads consecutive outputs of a GGUF file that holds them in this order."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
@@ -187,22 +187,27 @@ def fill(
     outputs, depth = whole.shape
     step = max(1, PART // depth)
     rows = [slice(start, start + step) for start in range(0, outputs, step)]
-    library = forward.library()
-    narrow = whole.dtype == torch.bfloat16
-    in_c = blocks is not None and (narrow or whole.dtype == torch.float32)
 
     def write(at: slice) -> None:
-        if blocks is not None and in_c and not isinstance(library, str):
-            kind, data = blocks(at)
-            if kind in forward.BLOCKS:
-                number, size = forward.BLOCKS.index(kind), len(data)
-                numbers, pointer = whole[at].data_ptr(), data.data_ptr()
-                library.foreword_numbers(number, pointer, size, depth, numbers, narrow)
-                return
-        whole[at].copy_(part(at).dense())
+        if blocks is None or not _unpacked(whole[at], *blocks(at)):
+            whole[at].copy_(part(at).dense())
 
     for _ in in_parallel(write, rows):
         pass
+
+
+def _unpacked(
+    numbers: Float[Tensor, "outputs depth"], kind: str, data: UInt8[Tensor, "_ bytes"]
+) -> bool:
+    """Unpack outputs of a GGUF file in C; return False where C cannot."""
+    library, narrow = forward.library(), numbers.dtype == torch.bfloat16
+    has_dtype = narrow or numbers.dtype == torch.float32
+    if isinstance(library, str) or kind not in forward.BLOCKS or not has_dtype:
+        return False
+    number = forward.BLOCKS.index(kind)
+    places = data.data_ptr(), *numbers.shape, numbers.data_ptr()
+    library.foreword_numbers(number, *places, narrow)
+    return True
 
 
 def drop(model: nn.Module) -> None:

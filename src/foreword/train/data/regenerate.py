@@ -151,9 +151,9 @@ def _answers(
 ) -> Iterator[Completion]:
     """Answer prompts together; yield the answers in their order as they end."""
     session = llm.session
-    asked = zip(prompts, params, strict=True)
+    pairs = zip(prompts, params, strict=True)
     return session.completions(
-        [one for pair in asked for one in session.prepare(*pair)]
+        [request for pair in pairs for request in session.prepare(*pair)]
     )
 
 

@@ -26,16 +26,16 @@ def matrices(layer: Any) -> dict[str, Packer]:
     """Return functions that pack the matrices of a layer whose parts are all quantized,
     under the names of the C struct.
     """
-    found = {}
+    packers = {}
     for name, parts in architectures.linears(layer).items():
         codes = [part.coded for part in parts if hasattr(part, "coded")]
         if len(codes) == len(parts):
-            found[name] = partial(_arranged, layer, name, codes)
+            packers[name] = partial(_arranged, layer, name, codes)
     if architectures.routed(layer):
-        found |= {
+        packers |= {
             name: partial(_made, make) for name, make in experts.codes(layer).items()
         }
-    return found
+    return packers
 
 
 def coded(head: Any) -> Packer:
@@ -48,16 +48,16 @@ def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
     """Read the weights without storage that are not multiplied in quantized form:
     routers, and matrices with an unquantized part.
     """
-    taken = {architectures.lm_head(model)}
+    quantized = {architectures.lm_head(model)}
     for layer in layers:
         names = matrices(layer)
         for name, parts in architectures.linears(layer).items():
             if name in names:
-                taken.update(parts)
+                quantized.update(parts)
         if architectures.routed(layer) and "gate_up" in names:
-            taken |= {*experts.parts(layer)}
+            quantized |= {*experts.parts(layer)}
     for part in model.modules():
-        held = vars(part).get("coded", {}) if part not in taken else {}
+        held = vars(part).get("coded", {}) if part not in quantized else {}
         for name, matrix in (
             {"weight": held} if isinstance(held, Matrix) else held
         ).items():

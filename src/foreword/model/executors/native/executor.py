@@ -78,9 +78,8 @@ class NativeExecutor(Paged[Rows]):
         self.matrices = Matrices() if matrices is None else matrices
         self.checks: list[Callable[[], None]] = []
         """Called after a forward, before its rows are used; one raises if it failed."""
-        self._outputs = 0
-        self._head_index: tuple[Tensor, ...] = ()
-        """All outputs of a limited head, and what the C struct points to."""
+        self._outputs = 0  # of the packed head, once it is limited
+        self._head_index: tuple[Tensor, ...] = ()  # which then stays alive
         # what the C structs point to during one forward
         self._alive: list[object] = []
 
@@ -148,9 +147,7 @@ class NativeExecutor(Paged[Rows]):
         ids = (PAIR * index[:, None] + torch.arange(PAIR)).flatten()
         ids = ids[ids < count]
         self._head_index = index.int(), ids.int()
-        self.model.pairs, self.model.ids = (
-            index.data_ptr() for index in self._head_index
-        )
+        self.model.pairs, self.model.ids = (i.data_ptr() for i in self._head_index)
         self.model.vocab = len(ids)
         self._tree_grower = NativeTreeGrower(self.library, self.model)
         return ids

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import BFloat16, Int32, UInt8
@@ -95,10 +95,10 @@ def _by_strips(
     some strips need more digits.
     """
     pieces, strips = _pieces(parts, in_turns)
-    if not pieces:
+    if len({piece.kind for piece in pieces}) != 1:
         return None
-    first = pieces[0].packed()
-    header = _header(first)
+    sample = replace(pieces[0], rows=slice(LANES)).packed()
+    header = _header(sample)
     header.matrix = HEADER + strips * header.strip
     kind = _kind(pieces[0], header)
     whole = empty(header.matrix)
@@ -108,10 +108,10 @@ def _by_strips(
 
     def write(piece: _Piece) -> bool:
         half, at = divmod(piece.at, places.shape[1])
-        if kind is not None and piece.kind == kind:
+        if kind is not None:
             piece.pack(places[half, at:])
             return True
-        block = first if piece is pieces[0] else piece.packed()
+        block = piece.packed()
         other = _header(block)
         other.matrix = header.matrix
         if bytes(other) != bytes(header):

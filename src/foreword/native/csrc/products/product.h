@@ -115,11 +115,12 @@ static inline const char *panel_at(const Product *p, int64_t panel) {
     return (const char *)p->weight + place_of(p, panel) * p->by->bytes(p, PANEL);
 }
 
-/* Store 16 sums of a row. */
+/* Store 16 sums of a row; the biases of all panels are stored, as their weights are. */
 INLINE void put_sums(const Product *p, int64_t row, int64_t column, floats sum) {
     const int64_t stored = p->stored ? p->stored : p->outputs;
     float *to = p->to + row * stored + column;
-    if (p->bias) sum = add(sum, load(p->bias + column));
+    if (p->bias)
+        sum = add(sum, load(p->bias + place_of(p, column / PANEL) * PANEL + column % PANEL));
     if (p->kind == ADD) sum = fused(sum, all(p->scale), load(to));
     store_first(to, sum, stored - column);
 }
