@@ -332,7 +332,7 @@ def _read_line(prompt: str) -> str | None:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None
         with suppress(ImportError):  # not on every system
-            import readline  # noqa: F401 - importing it gives `input` its history
+            import readline
         return input(prompt)
     except EOFError:
         return None

@@ -27,32 +27,53 @@ SPECIAL = (
     "</tool_call>",
 )
 END = "</s>"
-VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), "\n", "é", "</parameter>"]
-CLOSING = {*'}]"/>,', "</parameter>"}
+ENDINGS = ("</parameter>", "</arg_value>")
+VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), *"\né｜▁", *ENDINGS]
+CLOSING = {*'}]"/>,', *ENDINGS}
 """Tokens that end something, so that a random walk has an end."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 PARIS, EMPTY = '{"city": "Paris", "days": 3}', '{"a": [1]}'
-ONE = {
-    "hermes": '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>',
-    "qwen-coder": "<tool_call>\n<function={}>\n{}\n</function>\n</tool_call>",
-    "llama": '{{"name": "{}", "parameters": {}}}',
-    "mistral": '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}]',
-    "mistral-args": "[TOOL_CALLS]{}[ARGS]{}",
-    "generic": '{{"tool_calls": [{{"name": "{}", "arguments": {}}}]}}',
+NAMED_CALL = '{{"name": "{}", "arguments": {}}}'
+PARTS = {
+    "hermes": ("", f"<tool_call>\n{NAMED_CALL}\n</tool_call>", "\n", ""),
+    "qwen-coder": (
+        "",
+        "<tool_call>\n<function={}>\n{}\n</function>\n</tool_call>",
+        "\n",
+        "",
+    ),
+    "glm": ("", "<tool_call>{}\n{}\n</tool_call>", "\n", ""),
+    "llama": ("", '{{"name": "{}", "parameters": {}}}', "; ", ""),
+    "mistral": ("[TOOL_CALLS][", NAMED_CALL, ", ", "]"),
+    "mistral-args": ("", "[TOOL_CALLS]{}[ARGS]{}", "", ""),
+    "generic": ('{{"tool_calls": [', NAMED_CALL, ", ", "]}}"),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+        "",
+        "<｜tool▁calls▁end｜>",
+    ),
+    "kimi": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        "",
+        "<|tool_calls_section_end|>",
+    ),
+    "phi": ("<|tool_call|>[", NAMED_CALL, ", ", "]<|/tool_call|>"),
+    "granite": ("<|tool_call|>[", NAMED_CALL, ", ", "]"),
+    "command": (
+        "<|START_ACTION|>[",
+        '{{"tool_call_id": "0", "tool_name": "{}", "parameters": {}}}',
+        ", ",
+        "]<|END_ACTION|>",
+    ),
+    "nemotron": ("<TOOLCALL>[", NAMED_CALL, ", ", "]</TOOLCALL>"),
 }
+"""What begins calls, a call, what is between two, and what ends them."""
+ONE = {name: begin + call + end for name, (begin, call, _, end) in PARTS.items()}
 TWO = {
-    "hermes": ONE["hermes"] + "\n" + ONE["hermes"],
-    "qwen-coder": ONE["qwen-coder"] + "\n" + ONE["qwen-coder"],
-    "llama": ONE["llama"] + "; " + ONE["llama"],
-    "mistral": (
-        '[TOOL_CALLS][{{"name": "{}", "arguments": {}}}, {{"name": "{}", "arguments": '
-        "{}}}]"
-    ),
-    "mistral-args": ONE["mistral-args"] * 2,
-    "generic": (
-        '{{"tool_calls": [{{"name": "{}", "arguments": {}}}, {{"name": "{}", '
-        '"arguments": {}}}]}}'
-    ),
+    name: begin + call + between + call + end
+    for name, (begin, call, between, end) in PARTS.items()
 }
 """A call, and two, as models write them."""
 
@@ -66,11 +87,15 @@ def compiler() -> xgrammar.GrammarCompiler:
 
 def arguments(format: str, text: str) -> str:
     """JSON of arguments as the format writes it."""
-    if format != "qwen-coder":
+    tags = {
+        "qwen-coder": "<parameter={}>{}</parameter>",
+        "glm": "<arg_key>{}</arg_key><arg_value>{}</arg_value>",
+    }
+    if format not in tags:
         return text
     given = json.loads(text).items()
     return "".join(
-        f"<parameter={key}>{one if isinstance(one, str) else json.dumps(one)}</parameter>"
+        tags[format].format(key, one if isinstance(one, str) else json.dumps(one))
         for key, one in given
     )
 

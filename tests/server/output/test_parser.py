@@ -56,7 +56,24 @@ WORDS = (
     '{"tool_calls": [',
     "]}",
     "```json",
+    "```tool_code",
     "```",
+    "<tools>",
+    "</tools>",
+    "<arg_key>a</arg_key><arg_value>",
+    "</arg_value>",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "get(",
+    "print(",
+    "x=",
+    "(",
+    ")",
+    "'",
+    "'''a\\n",
     "<think>",
     "</think>",
     "[THINK]",
@@ -223,7 +240,7 @@ def test_text_that_may_begin_a_tag_is_held_back():
     reading = parser("hermes")
     seen = [
         (piece, [event.text for event in reading.push(piece)])
-        for piece in ("Hi", " ", "you <", "to", "ol", "s> <")
+        for piece in ("Hi", " ", "you <", "to", "ol", "box> <")
     ]
     assert seen == [
         ("Hi", ["Hi"]),
@@ -231,7 +248,7 @@ def test_text_that_may_begin_a_tag_is_held_back():
         ("you <", [" you"]),
         ("to", []),
         ("ol", []),
-        ("s> <", [" <tools>"]),
+        ("box> <", [" <toolbox>"]),
     ]
     assert reading.finish() == [Text(" <")]
     assert parser(None).push("Hi <tool_call>") == [Text("Hi <tool_call>")]

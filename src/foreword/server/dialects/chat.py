@@ -98,7 +98,7 @@ class ChatBody(Sampled):
             messages=self.messages,
             tools=as_functions(self.tools),
             tool_choice=function_choice(self.tool_choice) or "auto",
-            parallel=self.parallel_tool_calls is not False,
+            parallel=self.parallel_tool_calls,
             options=options,
         )
 

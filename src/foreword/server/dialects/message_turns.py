@@ -51,11 +51,12 @@ def chat_of(body: CountBody) -> Chat:
         options |= PREFILL
     kind = choice.get("type", "auto")
     named = {"type": "function", "function": {"name": choice.get("name")}}
+    single = choice.get("disable_parallel_tool_use")
     return Chat(
         messages=messages,
         tools=_tools(body.tools),
         tool_choice=named if kind == "tool" else CHOICES.get(str(kind), kind),
-        parallel=not choice.get("disable_parallel_tool_use"),
+        parallel=None if single is None else not single,
         options=options,
     )
 

@@ -102,7 +102,7 @@ class ResponsesDialect(Dialect):
             messages=messages,
             tools=[tool.function for tool in tools.values()] or None,
             tool_choice=choice_of(body.tool_choice),
-            parallel=body.parallel_tool_calls is not False,
+            parallel=body.parallel_tool_calls,
             drops_oldest=body.truncation == "auto",
             options={"reasoning_effort": effort} if effort else {},
         )

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +17,7 @@ from foreword.chats import functions_of
 from foreword.chats.messages import SYSTEM
 from foreword.chats.prompts import Rendered, ids_of
 from foreword.chats.templates import check_known_roles, template_of
-from foreword.errors import ContextExceeded, InvalidRequest
+from foreword.errors import ContextExceeded
 from foreword.server.answer import Call
 from foreword.server.dialects.fields import Prediction, Speculative, build, speculation
 from foreword.server.dialects.ids import Ids
@@ -78,8 +79,10 @@ class Chat:
     messages: list[dict[str, Any]]
     tools: Sequence[dict[str, Any]] | None = None
     tool_choice: object = "auto"
-    parallel: bool = True
-    """Whether the answer may call more than one tool."""
+    parallel: bool | None = None
+    """Whether the answer may call more than one tool; None: unless a call is forced,
+    since a small model would call until its answer is cut off.
+    """
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the chat template."""
     drops_oldest: bool = False
@@ -194,12 +197,14 @@ class Translator:
         mode, allowed = (
             allowed_tools(chat.tool_choice, functions) if functions else (None, ())
         )
+        parallel = mode == "auto" if chat.parallel is None else chat.parallel
         if style is not None and _may_call(mode, sampling):
             tag = structural_tag(
                 style,
                 functions,
                 chat.tool_choice,
-                parallel=chat.parallel,
+                parallel=parallel,
+                lazy=find_spec("xgrammar") is not None,
                 reasoning=tags,
                 in_reasoning=opened,
                 special=special,
@@ -213,26 +218,16 @@ class Translator:
             allowed,
             reasoning=tags,
             in_reasoning=opened,
-            parallel=chat.parallel,
+            parallel=parallel,
             forced=mode not in (None, "auto"),
             new_id=self.ids.call,
         )
         return parser, given
 
     def _tool_format(self, template: str | None) -> Format:
-        """Return the format of calls: the one of the settings, else the template's.
-
-        Raises InvalidRequest if there is none.
-        """
+        """Return the format of calls: the one of the settings, else the template's."""
         named = self._service.settings.tool_format
-        style = named_format(named) if named else format_of(template)
-        if style is None:
-            raise InvalidRequest(
-                "cannot use tools: the chat template writes calls in a format that "
-                "is not known. "
-                "Start the server with '--tool-format'"
-            )
-        return style
+        return named_format(named) if named else format_of(template)
 
     def _reasoning(self, template: str | None) -> ReasoningTags | None:
         """Return the tags of reasoning, from the settings or else the template."""

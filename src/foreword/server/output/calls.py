@@ -19,9 +19,24 @@ from foreword.server.output.events import (
 from foreword.server.output.reader import Mismatch, Reader, Reading
 
 NAME = '"name"'
-ARGUMENTS = ('"arguments"', '"parameters"')
-KEYS = (NAME, *ARGUMENTS, '"type"', '"id"')
-"""Members of a call; an object with another member is not a call."""
+ARGUMENTS = '"arguments"'
+FUNCTION = '"function"'
+LIST = '"tool_calls"'
+MEMBERS = {
+    NAME: NAME,
+    '"tool_name"': NAME,
+    ARGUMENTS: ARGUMENTS,
+    '"parameters"': ARGUMENTS,
+    '"args"': ARGUMENTS,
+    '"input"': ARGUMENTS,
+    FUNCTION: FUNCTION,
+    '"type"': '"type"',
+    '"id"': '"id"',
+    '"tool_call_id"': '"id"',
+}
+"""Members of a call, as models spell them -> what they are; an object with another
+member is not a call.
+"""
 
 
 class LastCall(Exception):
@@ -109,55 +124,84 @@ class Calls:
         yield from reader.literal(bracket)
 
     def opened(self) -> Reading[None]:
-        """Read {"name": …, "arguments": {…}} after its brace, in any order; a missing
-        brace at its end is forgiven.
+        """Read {"name": …, "arguments": {…}} after its brace, in any order, or
+        {"tool_calls": […]}; a missing brace at the end of a call is forgiven.
         """
         self.closing = False
         yield from self.reader.space()
-        key = yield from self.reader.one_of(KEYS)
-        yield from self.rest(key)
+        key = yield from self.reader.one_of((LIST, *MEMBERS))
+        if key != LIST:
+            yield from self._members(key)
+            return
+        yield from self._colon()
+        yield from self.reader.literal("[")
+        yield from self.listed("]")
+        yield from self.reader.space()
+        yield from self.reader.literal("}")
 
-    def rest(self, key: str) -> Reading[None]:
-        """Read the rest of a call object, after its first key."""
+    def whole(self, name: str, arguments: str) -> None:
+        """Write a call whose arguments, as JSON, were made from what is held."""
+        self.begin(name)
+        self.write(arguments, "")
+        self.end()
+
+    def _members(self, key: str) -> Reading[None]:
+        """Read the members of a call object, after the first key."""
         reader = self.reader
-        name = ""
-        start = 0
-        stop = 0
+        name, text = "", ""
         seen: set[str] = set()
         while True:
-            kind = NAME if key == NAME else ARGUMENTS[0] if key in ARGUMENTS else key
+            kind = MEMBERS[key]
             if kind in seen:
                 raise Mismatch
             seen.add(kind)
-            yield from reader.space()
-            yield from reader.literal(":")
-            yield from reader.space()
-            if kind == NAME:
+            yield from self._colon()
+            if kind == FUNCTION and (yield from reader.any_of("{")):
+                yield from self.opened()
+                seen |= {NAME, ARGUMENTS}
+            elif kind in (NAME, FUNCTION):
                 name = self._names[(yield from reader.one_of(self._names))]
-                if stop:
-                    self._whole(name, start, stop)
-            elif kind != ARGUMENTS[0]:
+                seen.add(NAME)
+                if text:
+                    self.whole(name, text)
+            elif kind != ARGUMENTS:
                 yield from json_text.value(reader)
-            elif name:
+            elif name and (yield from reader.peek()) == "{":
                 yield from self.arguments(name)
             else:
-                start = len(reader.held)
-                yield from json_text.members(reader)
-                stop = len(reader.held)
+                text = yield from self._text()
+                if name:
+                    self.whole(name, text)
             yield from reader.space()
             if not (yield from reader.any_of(",")):
                 break
             yield from reader.space()
-            key = yield from reader.one_of(KEYS)
-        if not {NAME, ARGUMENTS[0]} <= seen:
+            key = yield from reader.one_of(MEMBERS)
+        if not {NAME, ARGUMENTS} <= seen:
             raise Mismatch
         yield from reader.any_of("}")
         reader.flush(Markup)
 
-    def _whole(self, name: str, start: int, stop: int) -> None:
-        """Write a call whose arguments, held[start:stop], came before its name."""
-        held, self.reader.held = self.reader.held, self.reader.held[:start]
-        self.begin(name)
-        self.write(held[start:stop], held[start:stop])
-        self.reader.held = held[stop:]
-        self.end()
+    def _colon(self) -> Reading[None]:
+        yield from self.reader.space()
+        yield from self.reader.literal(":")
+        yield from self.reader.space()
+
+    def _text(self) -> Reading[str]:
+        """Read arguments that cannot be written yet, or that are a string of JSON;
+        return them as a JSON object.
+        """
+        reader = self.reader
+        start = len(reader.held)
+        if (yield from reader.peek()) != '"':
+            yield from json_text.members(reader)
+            return reader.held[start:]
+        yield from json_text.string(reader)
+        text = json.loads(reader.held[start:])
+        try:
+            is_object = isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            raise Mismatch
+        return text

@@ -5,6 +5,7 @@ sampling.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from foreword.chats import Function
 from foreword.errors import InvalidRequest
@@ -19,6 +20,7 @@ def structural_tag(
     choice: object = "auto",
     *,
     parallel: bool = True,
+    lazy: bool = False,
     reasoning: ReasoningTags | None = None,
     in_reasoning: bool = False,
     special: Collection[str] = (),
@@ -33,6 +35,8 @@ def structural_tag(
             a function is strict or one
         of them is not allowed.
     parallel: whether more than one call may follow; a named function is called once.
+    lazy: whether "auto" constrains the calls that the model begins in any case: to the
+        names, and to JSON.
     reasoning: tags of reasoning that may come first; `in_reasoning` if the prompt has
         opened it.
     special: the tokenizer's special tokens; a tag among them is forced as a token, not
@@ -47,8 +51,12 @@ def structural_tag(
     is_free = len(allowed) == len(functions) and not any(
         function.strict for function in functions
     )
-    if mode == "none" or (mode == "auto" and is_free and answer is None):
+    if mode == "none":
         return None
+    if mode == "auto" and is_free and answer is None:
+        if not lazy:
+            return None
+        allowed = [replace(function, strict=False) for function in allowed]
     if mode == "auto" and answer is not None:
         forced = format.forced(allowed, parallel=parallel, special=special)
         calls: Tag = {"type": "or", "elements": [forced, answer]}

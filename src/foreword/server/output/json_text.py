@@ -8,6 +8,8 @@ from foreword.server.output.reader import Mismatch, Reader, Reading
 
 DEPTH = 64
 """Levels. Deeper nesting is not read as a tool call, which bounds the stack."""
+BLANKS = re.compile(r"[ \t]+")
+"""White space within a line."""
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _DIGITS = re.compile(r"[0-9]+")
 _HEX = "0123456789abcdefABCDEF"
@@ -28,7 +30,7 @@ def value(reader: Reader, depth: int = DEPTH) -> Reading[None]:
     elif character in "tfn":
         yield from reader.one_of(("true", "false", "null"))
     else:
-        yield from _number(reader)
+        yield from number(reader)
 
 
 def members(reader: Reader, depth: int = DEPTH) -> Reading[None]:
@@ -89,7 +91,8 @@ def _more(reader: Reader, bracket: str) -> Reading[bool]:
     return True
 
 
-def _number(reader: Reader) -> Reading[None]:
+def number(reader: Reader) -> Reading[None]:
+    """Read one number."""
     yield from reader.any_of("-")
     if not (yield from reader.any_of("0")):
         yield from _digits(reader)

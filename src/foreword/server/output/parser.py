@@ -12,7 +12,8 @@ from foreword.chats import Function
 from foreword.server.output.calls import Calls, LastCall, call_id
 from foreword.server.output.events import Event, Markup, Reasoning, Text, merged
 from foreword.server.output.formats.base import Format
-from foreword.server.output.reader import SPACE, Mismatch, Reader, Reading
+from foreword.server.output.forms import python
+from foreword.server.output.reader import SPACE, Ended, Mismatch, Reader, Reading
 from foreword.server.output.reasoning import ReasoningTags
 
 
@@ -71,7 +72,9 @@ class OutputParser:
         markup.
         """
         if not self.stopped:
-            self._grammar.close()
+            with suppress(Ended, LastCall, StopIteration):
+                self._grammar.throw(Ended())
+                self._grammar.close()
             with suppress(LastCall):
                 self._calls.end(complete=False)
             is_frame = self._calls.closing or (self._forced and self._kind is Text)
@@ -90,6 +93,7 @@ class OutputParser:
                     yield from self._space()
                     yield from self._until(Reasoning, (self._tags.close,), self._close)
                     yield from self._space()
+                yield from self._lines()
                 in_reasoning = yield from self._until(Text, self._openers, self._open)
                 if not in_reasoning:
                     yield from self._space()
@@ -137,6 +141,19 @@ class OutputParser:
             return True
         yield from self._format.read(opener, self._calls)
         return False
+
+    def _lines(self) -> Reading[None]:
+        """Read calls in Python that an answer begins with."""
+        reader = self._reader
+        if self._format is None:
+            return
+        self._kind = Text
+        try:
+            yield from reader.space()
+            yield from python.lines(self._calls)
+        except Mismatch:
+            self._calls.closing = False
+            reader.flush(Text)
 
     def _close(self) -> Reading[bool]:
         assert self._tags

@@ -28,6 +28,10 @@ class Mismatch(Exception):
     """
 
 
+class Ended(Exception):
+    """The end of the output, raised where a grammar waits for more text."""
+
+
 class Reader:
     """Text as it arrives, and the events it becomes.
 

@@ -1,4 +1,4 @@
-"""Tool call formats, one file each, by name and by chat template."""
+"""Tool call formats, by name and by chat template."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from foreword.server.output.formats.base import Format
 from foreword.server.output.reasoning import ReasoningTags
 
 
-def format_of(template: str | None) -> Format | None:
-    """Return the format that a chat template asks for; None if it knows tools in a
-    format that is not known here.
-
-    A template that knows no tools, or none at all, gives "generic".
+def format_of(template: str | None) -> Format:
+    """Return the format that a chat template asks for; "generic" for one that knows no
+    tools, or has them in a form that is not known here.
     """
-    if not knows_tools(template):
+    if template is None or not knows_tools(template):
         return TOOL_FORMATS["generic"]
-    return next(
-        (one for one in TOOL_FORMATS.values() if template and one.used_by(template)),
-        None,
-    )
+    known = (one for one in TOOL_FORMATS.values() if one.used_by(template))
+    return next(known, TOOL_FORMATS["generic"])
 
 
 def named_format(name: str) -> Format:

@@ -1,4 +1,4 @@
-"""The interface of a tool call format."""
+"""The interface of a tool call format, and what all formats of ours have in common."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from foreword.chats import Function
+from foreword.server.output import forms
 from foreword.server.output.calls import Calls
 from foreword.server.output.reader import Reading
 
@@ -60,3 +61,13 @@ class Format(Protocol):
     ) -> Tag:
         """Return the grammar of content in which calls that are begun must be right."""
         ...
+
+
+class AnyForm:
+    """Base of formats that read calls in every form that a model may write."""
+
+    openers = forms.OPENERS
+
+    def read(self, opener: str, calls: Calls) -> Reading[None]:
+        """Read the calls after an opener, and the end of their frame."""
+        yield from forms.read(opener, calls)
