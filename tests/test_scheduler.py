@@ -1,6 +1,6 @@
 """Who runs, and how much of a prompt is read."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foreword.engine.scheduler import FAIR, Scheduler
@@ -27,12 +27,13 @@ def test_a_long_prompt_is_read_beside_the_others_decoding():
     writer.cached = 4
     scheduler.add(writer)
     scheduler.add(reader)
-    for expected in ([8], [8], [4]):
+    for expected in ([], [8], [8], [4]):
         turns = scheduler.next()
+        scheduler.share.measure(1.0, sum(turn.read for turn in turns[1:]))
         assert (turns[0].sequence, turns[0].read, turns[0].writes) == (writer, 1, True)
         assert [turn.read for turn in turns[1:]] == expected
-        assert turns[1].writes == (expected == [4])
-        reader.cached += turns[1].read
+        assert [turn.writes for turn in turns[1:]] == [expected == [4]] * len(expected)
+        reader.cached += sum(expected)
 
 
 @given(
@@ -125,3 +126,68 @@ def test_one_that_was_given_up_while_it_waited_never_runs():
     scheduler.retire(first)
     assert scheduler.idle
     assert scheduler.next() == []
+
+
+def shared(prompts: list[int], plain: float, token: float, **options: int):
+    """Return the seconds of each round of a machine where a round takes `plain`
+    seconds and a prompt token `token` more, with one writer beside prompts.
+    """
+    scheduler = Scheduler(**options)
+    writer = sequence(2, -1)
+    writer.cached = 1
+    scheduler.add(writer)
+    for number, length in enumerate(prompts):
+        scheduler.add(sequence(length, number))
+    times, order = [], []
+    while len(scheduler.running) + len(scheduler.waiting) > 1:
+        turns = scheduler.next()
+        read = sum(turn.read for turn in turns) - 1
+        times.append(plain + token * read)
+        scheduler.share.measure(times[-1], read)
+        for turn in turns:
+            if turn.sequence is writer:
+                continue
+            turn.sequence.cached += turn.read
+            if turn.writes:
+                order.append(turn.sequence.id)
+                scheduler.retire(turn.sequence)
+    return times, order
+
+
+@settings(max_examples=20)
+@given(
+    st.floats(0.005, 1),
+    st.floats(0.0001, 0.05),
+    st.lists(st.integers(2, 1500), min_size=1, max_size=3),
+)
+def test_a_stream_beside_prompts_keeps_half_its_pace(plain, token, prompts):
+    times, order = shared(prompts, plain, token)
+    assert sorted(order) == list(range(len(prompts)))
+    # the first shared rounds come before a measurement, and a prompt's last token
+    # counts as written
+    allowed = max(2 * plain, plain + token) + token * len(prompts)
+    assert all(one <= allowed * 1.001 for one in times[6:])
+    busy = [one for one in times[6:] if one > plain]
+    if len(busy) > 20 and token < plain / 4 and token * 512 > plain:
+        assert sum(busy) / len(busy) > 1.5 * plain
+
+
+def test_reading_takes_the_time_that_it_may():
+    times, _ = shared([20_000], 0.05, 0.001, read_ms=200)
+    assert max(times[8:]) <= 0.2501
+    assert sum(times[8:]) / len(times[8:]) > 0.2
+
+
+def test_of_several_prompts_the_short_one_ends_first_and_the_long_one_goes_on():
+    _, order = shared([20_000, 300, 40], 0.05, 0.001)
+    assert order == [2, 1, 0]
+    scheduler = Scheduler(chunk=8)
+    long = sequence(1000, 0)
+    scheduler.add(long)
+    for number in range(1, 60):  # short prompts keep coming
+        scheduler.add(sequence(8, number))
+        for turn in scheduler.next():
+            turn.sequence.cached += turn.read
+            if turn.writes:
+                scheduler.retire(turn.sequence)
+    assert long.cached >= 8 * 20

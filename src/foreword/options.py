@@ -259,6 +259,13 @@ class SchedulingOptions:
 
     slots: int = setting(8, "Sequences in a batch.", "N", kind=int)
     chunk: int = setting(512, "Prompt tokens read in one round.", "N", kind=int)
+    read_ms: int | None = setting(
+        None,
+        "Time that reading prompts adds to a round while others write. Default: the "
+        "round's own.",
+        "MS",
+        kind=int,
+    )
     cache_tokens: int | None = setting(
         None,
         "Most tokens whose keys and values are kept. Default: by memory.",
@@ -269,6 +276,7 @@ class SchedulingOptions:
     def __post_init__(self) -> None:
         whole(1)("slots", self.slots)
         whole(1)("chunk", self.chunk)
+        whole(1, optional=True)("read_ms", self.read_ms)
         whole(1, optional=True)("cache_tokens", self.cache_tokens)
 
 

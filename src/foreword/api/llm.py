@@ -107,6 +107,8 @@ class LLM:
             (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.
         chunk: Prompt tokens read in one round.
+        read_ms: Milliseconds by which reading prompts lengthens a round while others
+            write. Default: as long as the round itself takes.
         cache_tokens: Most tokens of keys and values held. Default: a quarter of the
             free memory (docs/kv-cache.md).
         trust_remote_code: Permission to run code from the model's folder.
@@ -146,6 +148,7 @@ class LLM:
         tensor_parallel: int = 1,
         slots: int = 8,
         chunk: int = 512,
+        read_ms: int | None = None,
         cache_tokens: int | None = None,
         trust_remote_code: bool = False,
         adapters: Mapping[str, str | Path] | None = None,
@@ -156,7 +159,7 @@ class LLM:
             target, draft, method=method, rule=rule, budget=budget, nodes=nodes
         )
         scheduling = SchedulingOptions(
-            slots=slots, chunk=chunk, cache_tokens=cache_tokens
+            slots=slots, chunk=chunk, read_ms=read_ms, cache_tokens=cache_tokens
         )
         options = ModelOptions(
             dtype=dtype,
@@ -188,7 +191,7 @@ class LLM:
         engine = Engine(
             model,
             *speculators.default(fallback=not is_named),
-            Scheduler(slots=scheduling.slots, chunk=scheduling.chunk),
+            Scheduler(slots=slots, chunk=chunk, read_ms=read_ms),
         )
         self.advised = defaults.advised(model.hf, model.name, generation_config)
         self.sampling = {**self.advised, **sampling}

@@ -22,6 +22,7 @@ from foreword.options import DraftingOptions, ModelOptions
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
     from foreword.cli.common.session import Answer
+    from foreword.model import Tokenizer
     from foreword.types import SamplingParams
 
 LEAVE = ("/exit", "/quit")
@@ -80,13 +81,10 @@ def chat(
         system = history[0]["content"]
     history = [message for message in history if message["role"] != "system"]
     early.vision(model, image, trusted=loading.trust_remote_code)
-    sampled = {"generation_config": sampling.defaults()}
-    llm = open_llm(model, draft, loading, drafting, **sampled)
-    if not llm.tokenizer.chat_template:
-        raise InvalidRequest(
-            f"cannot chat with {llm.target.name}: it has no chat template. Use "
-            "`foreword generate --raw`"
-        )
+    more: dict[str, object] = {"generation_config": sampling.defaults()}
+    if model is not None:
+        more["tokenizer"] = _tokenizer(model, trusted=loading.trust_remote_code)
+    llm = open_llm(model, draft, loading, drafting, **more)
     if stats:
         from foreword.api.summary import summary
 
@@ -102,6 +100,23 @@ def chat(
     )
     conversation.images = image or []
     conversation.run()
+
+
+def _tokenizer(model: str, *, trusted: bool) -> Tokenizer:
+    """Return the tokenizer of a model, before its weights are loaded.
+
+    Raises InvalidRequest for one without a chat template.
+    """
+    with render.loading():
+        from foreword.model import load_tokenizer
+
+        tokenizer = load_tokenizer(model, trust_remote_code=trusted)
+    if not tokenizer.chat_template:
+        raise InvalidRequest(
+            f"cannot chat with {model}: it has no chat template. Use `foreword "
+            "generate --raw`"
+        )
+    return tokenizer
 
 
 def loaded(file: Path) -> list[dict[str, str]]:
@@ -138,7 +153,7 @@ class Conversation:
     def run(self) -> None:
         """Read messages until the end of input or /exit."""
         if sys.stdin.isatty():
-            runtime.note(f"{HELP}. {LINES}")
+            runtime.note("/help lists the commands")
             if self.colour:
                 render.stderr().print(render.legend())
         while (text := _read_message()) is not None:
@@ -179,7 +194,7 @@ class Conversation:
     def _run_command(self, command: str, argument: str) -> None:
         if command not in COMMANDS:
             near = get_close_matches(command, COMMANDS, 1)
-            hint = f"Did you mean {near[0]}?" if near else HELP
+            hint = f"Did you mean {near[0]}?" if near else "/help lists the commands"
             runtime.print_error(f"cannot run {command}: no such command exists. {hint}")
             return
         {

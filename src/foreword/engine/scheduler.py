@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from foreword.checks import whole
+from foreword.engine.reading import ReadingShare
 from foreword.types import Request
 
 FAIR = 8
@@ -45,19 +46,30 @@ class Scheduler:
 
     The waiting sequence with the smallest `SamplingParams.priority` starts first; among
     equals, the earliest one. A long prompt is read in chunks beside the decoding of
-    other sequences, so it does not stall them.
+    other sequences, in their `share` of a round, so it does not stall them. Of several
+    prompts the shortest is read first, and every other round the one that started
+    first, so that none waits for ever.
     """
 
-    def __init__(self, *, slots: int = 8, chunk: int = 512) -> None:
+    def __init__(
+        self, *, slots: int = 8, chunk: int = 512, read_ms: int | None = None
+    ) -> None:
+        """`read_ms`: milliseconds by which reading may lengthen a round in which other
+        sequences write; None: as long as the round takes without it.
+        """
         at_least_one = whole(1)  # with 0 of either, no sequence would ever run
         self.slots = at_least_one("slots", slots)
         self.chunk = at_least_one("chunk", chunk)
+        whole(1, optional=True)("read_ms", read_ms)
+        self.share = ReadingShare(None if read_ms is None else read_ms / 1000)
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self._ranks: dict[int, tuple[float, int]] = {}
         """Request id -> (priority, number of its arrival); the smallest goes first."""
         self._arrivals = count()
         self._starts = 0
+        self._turns = 0
+        """Rounds in which several prompts were read."""
 
     def add(self, sequence: Request) -> None:
         """Queue a sequence."""
@@ -80,23 +92,49 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.running.append(sequence)
             self._starts += 1
-        left = self.chunk
-        scheduled = []
-        for sequence in self.running:
-            if not sequence.cached and (left or len(sequence.tokens) == 1):
-                begin(sequence)
-            pending = len(sequence.tokens) - sequence.cached
-            read = (
-                pending
-                if pending == 1
-                else _uncut(sequence, min(pending, left), full=left == self.chunk)
+        reads = self._reads(begin)
+        return [
+            ScheduledSequence(
+                sequence,
+                reads[sequence.id],
+                writes=reads[sequence.id] == _pending(sequence),
             )
-            if read:
-                scheduled.append(
-                    ScheduledSequence(sequence, read, writes=read == pending)
-                )
-                left = max(0, left - read) if pending > 1 else left
-        return scheduled
+            for sequence in self.running
+            if reads.get(sequence.id)
+        ]
+
+    def _reads(self, begin: Begin) -> dict[int, int]:
+        """Return how many tokens each running sequence reads, by its id."""
+        prompts = []
+        reads = {}
+        for sequence in self.running:
+            if not sequence.cached and len(sequence.tokens) == 1:
+                begin(sequence)
+            if _pending(sequence) == 1:
+                reads[sequence.id] = 1
+            else:
+                prompts.append(sequence)
+        left = most = self.share.limit(self.chunk) if reads else self.chunk
+        for sequence in self._in_turn(prompts):
+            if not left:
+                break
+            if not sequence.cached:
+                begin(sequence)
+            read = min(_pending(sequence), left)
+            if read > 1:
+                read = _uncut(sequence, read, full=left == most)
+            reads[sequence.id] = read
+            left = max(0, left - read)
+        return reads
+
+    def _in_turn(self, prompts: list[Request]) -> list[Request]:
+        """Return the sequences that have a prompt to read, the next one first."""
+        if len(prompts) < 2:
+            return prompts
+        self._turns += 1
+        if self._turns % 2:
+            return sorted(prompts, key=_pending)
+        return prompts
 
     def preempt(self) -> Request:
         """Put the running sequence that came last, of those with the worst priority,
@@ -134,6 +172,10 @@ class Scheduler:
 
     def _rank(self, sequence: Request) -> tuple[float, int]:
         return self._ranks[sequence.id]
+
+
+def _pending(sequence: Request) -> int:
+    return len(sequence.tokens) - sequence.cached
 
 
 def _uncut(sequence: Request, read: int, *, full: bool) -> int:

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from foreword.server.telemetry.traces import Traces
 
 
-HOSTED = ("gpt-", "claude-", "codex-", "chatgpt-", "o1", "o3", "o4")
-"""Beginnings of the names of hosted models, which clients send unless told otherwise;
-the one model here answers.
-"""
 BUNDLED = "foreword-family"
 """Name of the bundled model."""
 
@@ -139,7 +135,7 @@ class Service:
         """Return what the name of a model stands for: the model here or an adapter,
         with a method as suffix or without.
 
-        Raises ApiError 404 for another model.
+        Raises ApiError 404 for another model, unless the settings accept any.
         """
         if name is None or name == "default":
             return Named(self.name)
@@ -149,13 +145,13 @@ class Service:
         if model in self.names:
             _check_method(name, method)
             return replace(self._named(model), method=method)
-        if name.startswith(HOSTED):
+        if self.settings.any_model:
             return Named(self.name)
         names = ", ".join(map(repr, self.names))
         raise ApiError(
             404,
             f"cannot use model {name!r}: this server has {names}. Name that "
-            f"one, or {self.name}:METHOD",
+            f"one, or {self.name}:METHOD, or none; '--any-model' accepts every name",
             param="model",
             code="model_not_found",
         )

@@ -61,6 +61,8 @@ class Settings:
     """
     reasoning: str | None = None
     """Tags around reasoning. None: the tags of its chat template."""
+    any_model: bool = False
+    """Whether a request may name any model, and the one that is served answers."""
     sanitize: bool = False
     """Whether control tokens that users or tools write in a chat are plain text."""
     origins: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ import starter
 from foreword import LLM
 from foreword.api.async_llm import AsyncLLM
 from foreword.bench.records import BenchRequest
-from foreword.bench.serving.load import Answer, Load, percentiles, send
+from foreword.bench.serving.load import Answer, Load, longest, percentiles, send
 from foreword.bench.serving.report import IN_PROCESS, rows
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS
 from foreword.bench.serving.targets import HttpTarget, InProcess
@@ -140,6 +140,11 @@ def test_percentiles_of_known_numbers():
     assert answer(1.0, 1.5, 3.5, 5).first_token == 0.5
     assert answer(1.0, 1.5, 3.5, 5).per_token == 0.5
     assert answer(1.0, 1.5, 1.5, 1).per_token is None
+
+
+def test_longest_gap_is_between_neighbours():
+    assert longest([1.0, 1.5, 4.0, 4.25]) == 2.5
+    assert longest([1.0]) == longest([]) == 0.0
 
 
 def test_rows_compare_speeds_and_greedy_texts():

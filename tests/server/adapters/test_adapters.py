@@ -160,9 +160,9 @@ def test_prefixes_of_an_adapter_are_its_own(server):
     assert min(counts[3:]) > 64
 
 
-def test_an_adapter_may_be_named_like_a_hosted_model(folders):
+def test_any_model_answers_where_the_settings_say_so(folders):
     adapters = {"gpt-mine": folders["sql"]}
-    with LLM(adapters=adapters, nodes=4) as llm, running(llm) as server:
+    with LLM(adapters=adapters, nodes=4) as llm, running(llm, any_model=True) as server:
         names = ("gpt-mine", "gpt-mine:ngram", "gpt-other", "gpt-other:ngram")
         body = {"prompt": TEXT, "temperature": 0, "max_tokens": 12}
         found = [server.post("/v1/completions", model=one, **body) for one in names]

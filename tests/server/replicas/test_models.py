@@ -89,8 +89,7 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(routing, folder):
         small = ask(router, "small:ngram")
         assert states(router) == {"large": "unloaded", "small": "loaded"}
         assert content(small) != content(large)
-        # as clients of a hosted model send, the first one
-        again = ask(router, "gpt-5")
+        again = ask(router, "default")
         assert content(again) == content(large)
         assert router.http.get("/health").json()["models"]["small"] == "unloaded"
         unknown = ask(router, "other")
@@ -301,7 +300,7 @@ def test_a_hub_id_counts_with_its_files_in_the_cache(tmp_path, monkeypatch):
     assert at_once(entries, 2**40) == 4
 
 
-def test_own_names_come_before_names_of_hosted_models():
+def test_own_names_come_before_any_other_names():
     entries = [
         Entry(name=name, model="bundled") for name in ("first", "gpt-oss", "o1:x")
     ]
@@ -309,16 +308,26 @@ def test_own_names_come_before_names_of_hosted_models():
     def never(entry: Entry) -> Supervisor:
         raise AssertionError(entry)
 
-    models = ManyModels(entries, never, Log(), memory=2**40, seconds=0, gpus=False)
-    asked = {
+    names = {
         "gpt-oss": "gpt-oss",
         "gpt-oss:ngram": "gpt-oss",
-        "gpt-5": "first",
         "default": "first",
         "o1:x": "o1:x",
     }
-    for name, expected in asked.items():
-        assert models.named(name).entry.name == expected
+    for any_model in (True, False):
+        models = ManyModels(
+            entries,
+            never,
+            Log(),
+            memory=2**40,
+            seconds=0,
+            gpus=False,
+            any_model=any_model,
+        )
+        for name, expected in names.items():
+            assert models.named(name).entry.name == expected
+        if any_model:
+            assert models.named("gpt-5").entry.name == "first"
     with pytest.raises(ApiError, match="cannot use model 'second'"):
         models.named("second")
     entries[0] = replace(entries[0], keep=True)

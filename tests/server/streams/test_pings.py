@@ -15,18 +15,27 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": WORDS},
 }
 
+PINGS = {
+    "/v1/chat/completions": '"delta":{}',
+    "/v1/completions": '"text":""',
+    "/v1/messages": "event: ping",
+    "/v1/responses": "event: response.in_progress",
+}
+
 
 @pytest.mark.parametrize("path", BODIES)
 def test_a_silent_stream_pings(server, llm, monkeypatch, path):
     monkeypatch.setattr(reply, "PING_SECONDS", 0.01)
     most = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     body = BODIES[path] | {"stream": True, most: 500, "ignore_eos": True}
-    ping = "event: ping" if path == "/v1/messages" else ": ping"
     with server.http.stream("POST", path, json=body) as response:
         lines = response.iter_lines()
         assert next(lines)  # it has begun
+        if path == "/v1/responses":  # as every response begins
+            assert PINGS[path] in lines
         with llm.session._lock:  # no round runs
-            assert ping in lines  # reads on until it comes
+            # reads on until it comes: an event that clients count, and no comment
+            assert any(PINGS[path] in line for line in lines)
         assert any(line.startswith("data:") for line in lines)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -30,6 +31,8 @@ class Answer:
     """As the server counts them: one event of a stream may hold several."""
     cached: int = 0
     """Prompt tokens that the server did not read again."""
+    gap: float = 0.0
+    """Seconds. Longest time between two texts."""
     accepted: int = 0
     """Draft tokens accepted, where the server reports them."""
 
@@ -68,6 +71,11 @@ class Load:
     def texts(self) -> list[str | None]:
         """The text of each answer; None for one that failed."""
         return [None if one is None else one.text for one in self.answers]
+
+
+def longest(times: Sequence[float]) -> float:
+    """Return the longest time between two neighbours; 0 for fewer than two."""
+    return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 async def send(

@@ -16,7 +16,7 @@ from foreword.bench.peers.engines import ASSISTED
 from foreword.bench.peers.openvino import SETTINGS, device, folder, sampling
 from foreword.bench.peers.registry import Pair
 from foreword.bench.records import BenchRequest
-from foreword.bench.serving.load import Answer
+from foreword.bench.serving.load import Answer, longest
 from foreword.errors import ForewordError
 
 ALONE, DRAFTING = NAMES = ("openvino", "openvino, draft model")
@@ -97,6 +97,7 @@ class OpenVinoTarget:
             first=times[0],
             last=times[-1],
             text=text,
+            gap=longest(times),
             tokens=len(tokens),
         )
 

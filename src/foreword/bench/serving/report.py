@@ -46,6 +46,10 @@ class Row:
     """Percentiles 50 and 95 of the time per token after the first, one value
     an answer.
     """
+    gap: tuple[float | None, ...]
+    """Percentiles 50 and 95 of the longest time between two texts, one value an
+    answer: what a long prompt beside it costs a stream.
+    """
     tokens: int
     cached_tokens: int
     accepted: int
@@ -122,6 +126,7 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
         per_token=percentiles(
             [one.per_token for one in answers if one.per_token is not None]
         ),
+        gap=percentiles([one.gap for one in answers]),
         tokens=sum(one.tokens for one in answers),
         cached_tokens=sum(one.cached for one in answers),
         accepted=sum(one.accepted for one in answers),
@@ -162,6 +167,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("× none", lambda row: figure(row.over_plain, missing="–")),
     Column("first, ms", lambda row: _times(row.first_token)),
     Column("a token, ms", lambda row: _times(row.per_token)),
+    Column("longest gap, ms", lambda row: _times(row.gap)),
     Column("cached", lambda row: str(row.cached_tokens)),
     Column("failed", lambda row: str(len(row.failures))),
     Column("differ", lambda row: figure(row.differing, 0, missing="–")),

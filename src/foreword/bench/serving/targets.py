@@ -13,7 +13,7 @@ from typing import Any
 
 from foreword.api.async_llm import AsyncLLM
 from foreword.bench.records import BenchRequest
-from foreword.bench.serving.load import Answer
+from foreword.bench.serving.load import Answer, longest
 from foreword.errors import ForewordError
 from foreword.types import SamplingParams
 
@@ -153,6 +153,7 @@ class HttpTarget:
             first=times[0] if times else ended,
             last=times[-1] if times else ended,
             text="".join(pieces),
+            gap=longest(times),
             tokens=usage["completion_tokens"],
             cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
             accepted=accepted,
@@ -208,5 +209,6 @@ class InProcess:
             first=times[0],
             last=times[-1],
             text="".join(delta.text for delta in deltas),
+            gap=longest(times),
             tokens=sum(len(delta.tokens) for delta in deltas),
         )

@@ -62,6 +62,15 @@ Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", m
 Chunk = Annotated[
     int, _option("--chunk", help="Prompt tokens read in one round.", min=1)
 ]
+ReadMs = Annotated[
+    int | None,
+    _option(
+        "--read-ms",
+        help="Milliseconds that reading prompts adds to a round while others write. "
+        "Default: its own length.",
+        min=1,
+    ),
+]
 CacheTokens = Annotated[
     int | None,
     _option(
@@ -117,6 +126,9 @@ ReasoningTags = Annotated[
 Sanitize = Annotated[
     bool, _option("--sanitize", help="Control tokens of users and tools as plain text.")
 ]
+AnyModel = Annotated[
+    bool, _option("--any-model", help="Answers to requests for any model.")
+]
 Origin = Annotated[
     list[str] | None,
     _option("--cors-origin", help="Web origin that may send requests. Repeatable."),
@@ -170,6 +182,7 @@ class Serving:
     rate: Rate = None
     tool_format: ToolFormat = None
     reasoning_tags: ReasoningTags = None
+    any_model: AnyModel = False
     sanitize: Sanitize = False
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
@@ -231,6 +244,7 @@ class Serving:
             rate=None if self.rate is None else _number("--rate", self.rate),
             tool_format=self.tool_format,
             reasoning=self.reasoning_tags,
+            any_model=self.any_model,
             sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
@@ -248,6 +262,7 @@ def serve(
     target: options.ModelName = None,
     slots: Slots = 32,
     chunk: Chunk = 512,
+    read_ms: ReadMs = None,
     cache_tokens: CacheTokens = None,
     serving: Serving,
     draft: options.DraftName = None,
@@ -266,7 +281,8 @@ def serve(
     model = early.either(model, target, "--model")
     early.extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
     early.traces()
-    scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
+    scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
+    scheduling |= {"cache_tokens": cache_tokens}
     options_ = scheduling | keywords(loading) | keywords(drafting)
     options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
     options_ |= {"generation_config": sampling.defaults()}

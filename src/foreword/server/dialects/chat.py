@@ -235,6 +235,12 @@ class ChatDialect(OpenAIDialect):
             chunks.append(self._chunk(choice, {}, None, choice.finish_reason))
         return b"".join(chunks)
 
+    def ping(self) -> bytes:
+        """Return a chunk that changes nothing: clients count no comments."""
+        if self._answer is None:
+            return super().ping()
+        return self._chunk(self._answer.choices[0], {})
+
     def progress(self, answer: Answer) -> bytes:
         """Return llama.cpp's chunk of the prompt tokens read, where it tells more than
         the last one.

@@ -229,6 +229,12 @@ class CompletionDialect(OpenAIDialect):
             else b""
         )
 
+    def ping(self) -> bytes:
+        """Return a chunk without text: clients count no comments."""
+        if self._answer is None:
+            return super().ping()
+        return self._chunk(self._answer.choices[0], "")
+
     def _chunk(
         self,
         choice: Choice,

@@ -176,6 +176,15 @@ class ResponsesDialect(Dialect):
             "response.in_progress", response=opened
         )
 
+    def ping(self) -> bytes:
+        """Return the event of a response in progress once more: Codex gives up after
+        five minutes without one.
+        """
+        if self._answer is None:
+            return super().ping()
+        response = self._response(self._answer, "in_progress")
+        return self._event("response.in_progress", response=response)
+
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         written = b""

@@ -18,7 +18,6 @@ from foreword.server.replicas.catalog import Entry
 from foreword.server.replicas.hosted import GIB, Hosted
 from foreword.server.replicas.pool import WAIT_SECONDS, Pool, metrics_of_pools
 from foreword.server.replicas.supervise import Supervisor
-from foreword.server.service import HOSTED
 from foreword.server.wire import PING_SECONDS
 
 FAILED_SECONDS = 300.0
@@ -93,11 +92,12 @@ class ManyModels(Models):
         memory: int,
         seconds: float,
         gpus: bool,
+        any_model: bool = False,
     ) -> None:
         """`start` makes the processes of a model. `memory`: bytes for all that are
         loaded. `seconds`: one that was not used so long is unloaded; 0: none is.
         `gpus`: whether there are any; of the models that may use them one is loaded
-        at a time.
+        at a time. `any_model`: whether other names mean the first model.
 
         Raises InvalidRequest for a model that does not fit in the memory alone, or that
         would keep others from a GPU.
@@ -109,6 +109,7 @@ class ManyModels(Models):
         self._memory = memory
         self._seconds = seconds
         self._gpus = gpus
+        self._any_model = any_model
         self._freed = asyncio.Event()
         """Set when a model has become idle or was unloaded."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -189,8 +190,8 @@ class ManyModels(Models):
         return {"models": {one.entry.name: one.status for one in self.hosted}}
 
     def named(self, name: str | None) -> Hosted:
-        """Return the model of a name; the first one for names of hosted models. None:
-        one that is loaded.
+        """Return the model of a name; the first one for other names, where any may be
+        given. None: one that is loaded.
 
         Raises ApiError 404 for a name that is not known.
         """
@@ -201,7 +202,7 @@ class ManyModels(Models):
         found = self._by_name.get(name) or self._by_name.get(plain)
         if found is not None:
             return found
-        if name == DEFAULT or name.startswith(HOSTED):
+        if name == DEFAULT or self._any_model:
             return self.hosted[0]
         known = ", ".join(self._by_name)
         raise ApiError(

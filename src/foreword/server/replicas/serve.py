@@ -137,7 +137,13 @@ def many_models(
             return Supervisor(start, found, seconds, log)
 
         models = ManyModels(
-            entries, supervised, log, memory=memory, seconds=unused, gpus=has_gpus()
+            entries,
+            supervised,
+            log,
+            memory=memory,
+            seconds=unused,
+            gpus=has_gpus(),
+            any_model=settings.any_model,
         )
         try:
             await models.start()
