@@ -107,7 +107,7 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         try:
             found = entry.load()
             reason = f"{entry.value} is not a {base.__name__}"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - code of another package
             reason = named(error)
         if _is(found, base):
             return found

@@ -117,7 +117,7 @@ def cache() -> Path:
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if configured.is_absolute():
         return configured / "foreword"
-    home = Path(os.path.expanduser("~"))
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises RuntimeError
     if not home.is_absolute():
         raise FileNotFoundError(
             "cannot find a cache folder: this user has no home folder. Set "

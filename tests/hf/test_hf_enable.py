@@ -88,7 +88,7 @@ def outcome(call):
         warnings.simplefilter("always")
         try:
             result = call()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - that too must be as it was
             result = (type(error), str(error))
     said = [
         str(one.message) for one in caught if "; transformers runs" in str(one.message)

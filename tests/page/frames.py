@@ -28,5 +28,5 @@ with LLM() as llm, running(llm) as server, sync_playwright() as playwright:
     )
     spread = f"median {cuts[49]:.1f}, p95 {cuts[94]:.1f}, p99 {cuts[98]:.1f}"
     rate = f"{len(gaps) / seconds:.1f} frames a second"
-    print(f"{pace}; {rate}; milliseconds between frames: {spread}")
+    print(f"{pace}; {rate}; milliseconds between frames: {spread}")  # noqa: T201
     browser.close()

@@ -341,7 +341,7 @@ class AsyncLLM:
             for sequence in job.sequences:
                 if sequence.finish_reason is None:
                     self.llm.session.begin(sequence)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller raises it
             self._send({job: [(None, error)]})
             self._abort(job)
             return
@@ -366,7 +366,7 @@ class AsyncLLM:
         """Run one round, and send one message to every loop with events."""
         try:
             self.llm.session.advance()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of no single sequence, so every job gets it
             self._abort_all(error)
             self._count_failure(error)
             return

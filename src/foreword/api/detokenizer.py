@@ -77,7 +77,7 @@ class Detokenizer:
         try:
             head, both = self._decode([before]), self._decode([before, token])
             return both[len(head) :] if both.startswith(head) else self._decode([token])
-        except Exception:
+        except Exception:  # noqa: BLE001 - a tokenizer may refuse ids that only the model has, and this is for display
             return ""
 
 

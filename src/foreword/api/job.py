@@ -118,7 +118,7 @@ def resolve(
     """
     try:
         settle = partial(future.set_result, compute())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the caller raises it
         settle = partial(future.set_exception, error)
     with suppress(RuntimeError):  # the loop has ended, so no caller waits
         loop.call_soon_threadsafe(lambda: None if future.done() else settle())

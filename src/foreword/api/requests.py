@@ -230,7 +230,7 @@ class Requests:
                 )
             except InvalidRequest:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a template can raise anything
                 errors.append(error)
         raise InvalidRequest(
             f"cannot render this chat: the chat template of {self._target.name} "

@@ -75,7 +75,7 @@ class DraftBudget(ABC):
         """Return the policy in a word, for what is kept about it."""
         return type(self).__name__
 
-    def recall(self, kept: KeptPace) -> None:
+    def recall(self, kept: KeptPace) -> None:  # noqa: B027 - a hook, empty by default
         """Begin with what earlier processes have kept of this method, and keep what
         this one learns.
         """
@@ -129,19 +129,21 @@ class DraftBudget(ABC):
         """
         return draft
 
-    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
+    def on_timing(  # noqa: B027 - a hook, empty by default
+        self, rows: int, clock: Clock, reading: int = 0
+    ) -> None:
         """Receive the cost of the last round: a forward over `rows`, one per writing
         sequence and per draft token.
 
         `reading` prompt tokens were read in the same forward.
         """
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
         """Receive the outcome of that round for a sequence; of rounds in which no draft
         tokens were requested, none.
         """
 
-    def release(self, sequence: Request) -> None:
+    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""
 
 

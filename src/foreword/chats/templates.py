@@ -140,7 +140,7 @@ def check_roles(
         probe = [{"role": "user", "content": "x"}, {"role": role, "content": MARK}]
         try:
             rendered = MARK in str(render(probe, tokenize=False))
-        except Exception:
+        except Exception:  # noqa: BLE001 - the template raises again when the chat is rendered
             continue
         if not rendered:
             raise InvalidRequest(
@@ -162,7 +162,7 @@ def in_parts(turns: Sequence[Turn], render: Callable[..., object]) -> list[Turn]
     try:
         if MARK in str(render([{"role": "user", "content": MARK}], tokenize=False)):
             return [*turns]
-    except Exception:
+    except Exception:  # noqa: BLE001 - a template can raise anything
         return [*turns]
     texts = ({"content": [{"type": "text", "text": turn["content"]}]} for turn in turns)
     return [

@@ -347,7 +347,7 @@ def _read_line(prompt: str) -> str | None:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None
         with suppress(ImportError):  # not on every system
-            import readline
+            import readline  # noqa: F401 - importing it gives `input` its history
         return input(prompt)
     except EOFError:
         return None

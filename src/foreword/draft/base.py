@@ -93,7 +93,7 @@ class Drafter(ABC):
         An empty tree means that it has none.
         """
 
-    def observe(
+    def observe(  # noqa: B027 - a hook, empty by default
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
         """Learn from a round after its verification, before the commit.
@@ -101,7 +101,7 @@ class Drafter(ABC):
         `draft` is the one that was scored.
         """
 
-    def on_hidden_states(
+    def on_hidden_states(  # noqa: B027 - a hook, empty by default
         self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         """Receive the target's hidden states at a sequence's tokens from `start` on:
@@ -111,7 +111,7 @@ class Drafter(ABC):
         prompts come in chunks.
         """
 
-    def rest(self, took: float) -> None:
+    def rest(self, took: float) -> None:  # noqa: B027 - a hook, empty by default
         """Work between rounds, when nothing is being drafted or verified. `took`:
         seconds of the last round.
 
@@ -150,7 +150,7 @@ class Drafter(ABC):
         """
         return self
 
-    def release(self, sequence: Request) -> None:
+    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a sequence that has ended."""
 
 

@@ -300,7 +300,7 @@ class Engine:
                         sequence.with_end(emitted),
                     )
                 )
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
                 sequence.finish_reason = "abort"
                 self._failed.append((sequence, error))
         sub_batch.clock.commit = perf_counter() - before

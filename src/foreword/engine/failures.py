@@ -74,7 +74,7 @@ class Failures:
         """Record an exception of the drafter as a failure, of `sequence` if given."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
             self.record(error, sequence)
 
     def record(

@@ -152,7 +152,7 @@ class Speculator:
             # dropping a sampled token by its value would bias the output
             if draft.probs is None:
                 draft = self.budget.trim(draft)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
             sub_batch.failed = named(error)
             self._find_faulty(batch, sub_batch.budgets, error)
             sub_batch.budgets = [0] * len(batch)
@@ -180,7 +180,7 @@ class Speculator:
             try:
                 if nodes:
                     self._checked_draft(replace(batch, sequences=(sequence,)), [nodes])
-            except Exception as own_error:
+            except Exception as own_error:  # noqa: BLE001 - as above
                 faulty.append((sequence, own_error))
         for sequence, own_error in faulty:
             self.failures.record(own_error, sequence, quiet=len(faulty) >= FAULTS)
@@ -255,7 +255,7 @@ class Speculator:
                     sub_batch.verdict,
                     Scores(tuple(logits)),
                 )
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 first, *others = sub_batch.batch.sequences
                 self.failures.record(error, None if others else first)
         sub_batch.clock.verify = perf_counter() - before

@@ -158,7 +158,7 @@ def model_record(hf: PreTrainedModel) -> ModelRecord:
             try:
                 with borrow(hf) as model:
                     record.capability = model.capability
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - transformers serves the model after any error
                 record.refused = words(error)
     return record
 

@@ -80,7 +80,7 @@ def weights_or_invalid(
         return weights(logits, sequence, paths), frozenset()
     try:
         return weights(logits, sequence, paths), frozenset()
-    except Exception:
+    except Exception:  # noqa: BLE001 - a processor can raise anything; retry row by row
         rows, invalid = [], set()
     for row, path in enumerate(paths):
         try:

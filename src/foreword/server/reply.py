@@ -64,7 +64,7 @@ class Computed(Response, Generic[B]):
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self.serve(scope, receive, send)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every error has its shape
             request_id = scope["state"]["request_id"]
             failure = self.service.reported(error, request_id)
             await self.fail(failure, scope, receive, send)

@@ -27,6 +27,7 @@ from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
 from foreword.model.backend import CanEnd
+from foreword.model.kv.kept import PrefixFile
 from foreword.server.answer import Answer, Call
 from foreword.server.batches.store import Store
 from foreword.server.errors import ApiError, PrivatePaths, stopping
@@ -97,6 +98,10 @@ class Service:
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
         self.texts = Texts(self._requests)
+        self._prefixes: PrefixFile | None = None
+        if settings.prefix_folder is not None:
+            self._prefixes = PrefixFile(llm.target, settings.prefix_folder)
+            self.log.event("prompts read", tokens=self._prefixes.read())
         self.traces = _traces(self.name)
 
     def _requests(self) -> Requests:
@@ -255,6 +260,9 @@ class Service:
         """End the engine's thread and the threads of texts."""
         self.texts.close()
         await self.engine.close()
+        if self._prefixes is not None:
+            tokens = await asyncio.to_thread(self._prefixes.write)
+            self.log.event("prompts written", tokens=tokens)
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
         if self.store is not None:

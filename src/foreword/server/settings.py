@@ -44,6 +44,8 @@ class Settings:
     """Bytes. Largest request body."""
     files: Path | None = None
     """Folder of uploaded files and of batches; None: the server keeps none."""
+    prefix_folder: Path | None = None
+    """Folder where the keys and values of prompts outlive the server."""
     file: int = 200 * MEBIBYTE
     """Bytes. Largest upload of such a file."""
     sound: float = 1800.0

@@ -162,7 +162,7 @@ class AnswerGrammar:
         """
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - an error of a library ends this answer alone
             self._error = error
 
     @property

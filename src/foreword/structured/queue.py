@@ -158,7 +158,7 @@ class CompileQueue:
                 settle = partial(
                     Future.set_result, result=job.keep(self._compiled(job))
                 )
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the callers raise it
                 settle = partial(Future.set_exception, exception=error)
             with self._lock:
                 self._running.remove(job)  # no caller can join it now

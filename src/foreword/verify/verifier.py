@@ -113,7 +113,7 @@ class Verifier:
             paths = draft.trees[row].paths if sequence.params.reads_path else None
             try:
                 distribution, columns = weights_or_invalid(logits[row], sequence, paths)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - of this sequence alone; the engine ends it at its commit
                 sequence.error = error
                 distribution = torch.zeros_like(logits[row], dtype=torch.float32)
                 columns = frozenset()

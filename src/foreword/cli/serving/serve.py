@@ -98,6 +98,14 @@ Files = Annotated[
         "--files", help="Folder of uploaded files and of batches.", file_okay=False
     ),
 ]
+PrefixFolder = Annotated[
+    Path | None,
+    _option(
+        "--prefix-folder",
+        help="Folder for keys and values of prompts, read at the next start.",
+        file_okay=False,
+    ),
+]
 MaxFile = Annotated[
     float, _option("--max-file", help="Largest uploaded file, in MiB.", min=0.001)
 ]
@@ -176,6 +184,7 @@ class Serving:
     max_model_len: Context = None
     max_body: MaxBody = 16.0
     files: Files = None
+    prefix_folder: PrefixFolder = None
     max_file: MaxFile = 200.0
     max_audio: MaxAudio = 1800.0
     max_per_key: PerKey = None
@@ -237,6 +246,7 @@ class Serving:
             queue=self.queue,
             body=int(_number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
+            prefix_folder=self.prefix_folder,
             file=int(_number("--max-file", self.max_file) * MEBIBYTE),
             sound=_number("--max-audio", self.max_audio),
             context=self.max_model_len,

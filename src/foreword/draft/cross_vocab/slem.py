@@ -194,7 +194,7 @@ class StringMatchDrafter(Drafter):
         )[:-1]
         try:
             scores = weights(first.log()[None], sequence, [path.path])
-        except Exception:
+        except Exception:  # noqa: BLE001 - a user's processor; the draft ends here
             return None
         if batch.stops is not None and batch.stops(sequence, len(path.path), scores[0]):
             return None

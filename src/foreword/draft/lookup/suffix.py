@@ -129,7 +129,7 @@ class AnswerStore:
                 metadata = file.metadata() or {}
                 texts = {
                     key.removeprefix(_TENANT): file.get_tensor(key)
-                    for key in file.keys()
+                    for key in file.keys()  # noqa: SIM118
                 }
         except (SafetensorError, OSError) as error:
             raise InvalidRequest(

@@ -183,7 +183,7 @@ class CoupledTree:
                     scores[row] = weights(logits[row : row + 1], self.sequence, [path])[
                         0
                     ]
-                except Exception:
+                except Exception:  # noqa: BLE001 - a user's processor; this node gets no children
                     continue
         key = batch.draws.key(self.sequence)
         if key is None:

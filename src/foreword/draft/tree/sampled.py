@@ -83,7 +83,7 @@ class SampledTree:
         children = tree.children[node][: 1 if self._lists == "one" else None]
         try:
             distribution = weights(logits[None], sequence, [tree.path(node)])[0]
-        except Exception:
+        except Exception:  # noqa: BLE001 - a user's processor
             return []
         if self._batch.stops is not None and self._batch.stops(
             sequence, len(tree.path(node)), distribution

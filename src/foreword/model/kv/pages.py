@@ -203,6 +203,11 @@ class PagePool:
             insort(self._free, page)
         self._evict(0)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more page would exceed the limit."""
+        return self.limit is not None and self.held + PAGE > self.limit
+
     def reserve(self) -> int:
         """Take one page for good and return its number."""
         return self._take(1)[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -83,7 +83,7 @@ class PrefixTree:
         With `layers`, stop at the first page without the hidden states after these
         layers.
         """
-        root = self._roots.setdefault(tenant.encode(), Prefix(None, tenant.encode()))
+        root = self.root(tenant)
         found = self._find(root, tokens, layers)
         self.queries += len(tokens)
         self.hits += PAGE * len(found)
@@ -174,7 +174,33 @@ class PrefixTree:
         key = key_of(tokens)
         prefix = parent.children.get(key)
         if prefix is None:
-            prefix = parent.children[key] = Prefix(parent, key, page)
+            return self.take_up(parent, key, page)
+        self._use(prefix)
+        return prefix
+
+    def kept(self) -> Iterator[Prefix]:
+        """Yield the pages that no sequence uses, the newest first, and each after the
+        pages before it in its text; without those of images, whose numbers are of this
+        process.
+        """
+        known = set[int]()
+        for prefix in reversed(self._unused):
+            parent = prefix.parent
+            is_known = parent is not None and (
+                parent.parent is None or id(parent) in known
+            )
+            if is_known and min(array("i", prefix.tokens)) >= 0:
+                known.add(id(prefix))
+                yield prefix
+
+    def root(self, tenant: str) -> Prefix:
+        """Return the root of a tenant."""
+        key = tenant.encode()
+        return self._roots.setdefault(key, Prefix(None, key))
+
+    def take_up(self, parent: Prefix, tokens: bytes, page: int) -> Prefix:
+        """Return a new prefix after `parent`, with one user."""
+        prefix = parent.children[tokens] = Prefix(parent, tokens, page)
         self._use(prefix)
         return prefix
 

@@ -60,7 +60,7 @@ def read_beside(
         found: dict[str, Tensor] = {}
         for file in opened:
             with safe_open(file, framework="pt") as tensors:
-                names = [name for name in tensors.keys() if wanted(name)]
+                names = [name for name in tensors.keys() if wanted(name)]  # noqa: SIM118 - a handle cannot be iterated
                 found |= {name: tensors.get_tensor(name) for name in names}
     else:
         found, matrices, _ = read_tensors(

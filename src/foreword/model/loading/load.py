@@ -162,7 +162,7 @@ def _generation(
         return GenerationConfig.from_pretrained(
             source, local_files_only=hub.local_only(source)
         )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever transformers raises on the file
         warnings.warn(
             f"cannot read {GENERATION} of {source}: {words(error)}. It is ignored",
             stacklevel=5,

@@ -274,7 +274,7 @@ def read_tensors(
         raise _unsupported(source, setting)
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
-    every = {name: file for file in opened for name in file.keys()}
+    every = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated
     used = [name for name in every if wanted(name)]
     used = [name for name in used if not name.endswith(method.unused)]
     places = {name: every[name] for name in used}

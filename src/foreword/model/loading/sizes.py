@@ -50,7 +50,7 @@ def check_sizes(
     header = check_layers(source, config)
     try:
         model = build()
-    except Exception:
+    except Exception:  # noqa: BLE001 - code of a checkpoint can raise anything
         return
     check_shapes(source, model, header)
     files = files or list(Path(source).expanduser().glob(PICKLED))
@@ -83,7 +83,7 @@ def headers(files: Iterable[Path]) -> Header:
             suppress(OSError, SafetensorError),
             safe_open(file, framework="pt") as opened,
         ):
-            parts = {name: opened.get_slice(name) for name in opened.keys()}
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             found |= {
                 name: (part.get_shape(), part.get_dtype())
                 for name, part in parts.items()

@@ -48,7 +48,7 @@ class Lead:
                 dist.broadcast_object_list([message], src=0, group=self._control)
                 yield
                 self._finish()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised again
                 self.ranks.fail(error)
 
     def _finish(self) -> None:

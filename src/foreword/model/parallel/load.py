@@ -50,7 +50,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             control = ranks.join()
             model = shard(make, order)
             ranks.check()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - an interrupt ends the ranks too
             ranks.fail(error)
     backend = cast("ParallelBackend", model.backend)
     backend.take_lead(Lead(ranks, control))

@@ -29,14 +29,14 @@ END_SECONDS = 1.0
 def main() -> None:
     """Take the seat that standard input names; end with rank 0."""
     rank_0 = os.getppid()
-    seat: Seat = pickle.load(sys.stdin.buffer)
+    seat: Seat = pickle.load(sys.stdin.buffer)  # noqa: S301 - its parent
     watch = threading.Thread(target=_end_with_parent, args=(seat,), daemon=True)
     watch.start()
     warnings.simplefilter("ignore")  # rank 0 gives them, and shows the progress
     disable_progress_bar()
     try:
         _run(seat)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the last place that can report it
         sys.stdout.write(f"\n{words(error)}\n")
         sys.stdout.flush()
         # a killed rank 0 ends its groups first, then its pipe: then the watch tidies up

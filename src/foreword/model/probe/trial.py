@@ -80,7 +80,7 @@ class Trial:
         try:
             with in_float32(self._model):
                 precise = _references(self._model, self._texts)
-        except Exception:
+        except Exception:  # noqa: BLE001 - code that needs its dtype, or too little memory
             return scores, [ROUNDED] * len(scores)
         rounding = map(self._apart, scores, precise)
         return precise, [max(LEAST, FACTOR * error) for error in rounding]
@@ -105,7 +105,7 @@ class Trial:
             deviation, allowed = self._precise.deviation(
                 self._make(self._precise._model, backend, mode), mode
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any failure refuses the backend
             return named(error)
         return (
             None

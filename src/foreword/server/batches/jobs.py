@@ -136,7 +136,7 @@ class Batches:
         try:
             status = await self._ended(tenant, batch, errors)
             await _whole(self._finish(tenant, batch, status, errors))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the other batches must go on
             # not even its end could be kept; a restart goes on with it
             _log(f"batch {batch['id']} stopped", error)
         finally:
@@ -158,7 +158,7 @@ class Batches:
             return "cancelled"
         except ForewordError as error:
             errors.append(_error("failed", self.store.hidden(tenant, str(error))))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - its end must be kept
             _log(f"batch {batch['id']} failed", error)
             reason = f"{type(error).__name__}, see the log of the server"
             errors.append(_error("failed", f"cannot answer the file: {reason}"))

@@ -91,7 +91,7 @@ class _Routed(Response):
             end = await first_end(work, receive, router.stopped)
             if end == "stopped":
                 raise stopping()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every error has its shape
             failure = router.reported(error, scope["state"]["request_id"])
             await self._fail(failure, scope, receive, send)
 

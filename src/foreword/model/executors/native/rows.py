@@ -59,6 +59,10 @@ class Rows(PagePool):
             self._storage.append(torch.zeros(self._size, dtype=self._dtype))
             self.addresses.append(self._storage[-1].data_ptr())
 
+    def page(self, number: int) -> Tensor:
+        """Return the keys and values of a page, all layers one after the other."""
+        return self._storage[number]
+
     def copy(self, source: int, target: int) -> None:
         self._storage[target].copy_(self._storage[source])
 
