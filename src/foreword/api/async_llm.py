@@ -26,8 +26,7 @@ from foreword.chats.prompts import (
 )
 from foreword.errors import ForewordError, InvalidRequest, named
 from foreword.model import Tokenizer
-from foreword.speech.audio import Audio
-from foreword.speech.options import Transcript
+from foreword.speech.options import Audio, Transcript
 from foreword.types import Completion, Delta, Request, SamplingParams, TokenLogprob
 
 FAILED_ROUNDS = 5

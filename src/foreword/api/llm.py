@@ -39,8 +39,7 @@ from foreword.model.scoring import score
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
-from foreword.speech.audio import LONGEST, Audio
-from foreword.speech.options import SpeechOptions, Transcript
+from foreword.speech.options import LONGEST, Audio, SpeechOptions, Transcript
 from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
 
 
@@ -155,9 +154,8 @@ class LLM:
         generation_config: defaults.GenerationConfig = defaults.AUTO,
     ) -> None:
         sampling = defaults.given(generation_config)
-        draft, drafting, is_named = drafted_by(
-            target, draft, method=method, rule=rule, budget=budget, nodes=nodes
-        )
+        drafts = dict(method=method, rule=rule, budget=budget, nodes=nodes)
+        draft, drafting, is_named = drafted_by(target, draft, **drafts)
         scheduling = SchedulingOptions(
             slots=slots, chunk=chunk, read_ms=read_ms, cache_tokens=cache_tokens
         )

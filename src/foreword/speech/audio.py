@@ -9,28 +9,19 @@ import wave
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any, SupportsInt, cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
 from foreword.errors import InvalidRequest, words
+from foreword.speech.options import LONGEST, Audio
 from foreword.wanted import check_wanted
 
 Samples = Float[np.ndarray, "_"]
 """One channel of samples, float32 within -1 and 1."""
-Audio = str | Path | bytes | tuple[Any, SupportsInt] | Mapping[str, Any]
-"""A file or its bytes, samples with their rate in Hz, or both as {"array": …,
-"sampling_rate": …}.
-"""
 RATES = 1_000, 1_000_000
 """Hz. Lowest and highest rate that sound may have."""
-LONGEST = 4 * 3600.0
-"""Seconds.
-
-Longest sound, by default: features of one second take half a MiB while they are
-computed.
-"""
 DENSEST = 48_000
 """Hz. Rate that the longest sound may have; a shorter one may have a higher rate."""
 WIDTHS = (1, 2, 3, 4)

@@ -9,15 +9,15 @@ from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_file
 from foreword.model.kv.prefixes import PAGE, Prefix
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from foreword.model.executors.native.rows import Rows
     from foreword.model.model import Model
 
@@ -51,29 +51,29 @@ class PrefixFile:
         """Write the pages of texts that ended, and return their tokens."""
         from safetensors.torch import save_file
 
-        prefixes = list(self._pool.prefixes.kept())
-        numbers = {id(prefix): number for number, prefix in enumerate(prefixes)}
-        about = [
-            {
+        numbers = dict[int, int]()
+        pages = dict[str, Tensor]()
+        records = list[dict[str, object]]()
+        for number, prefix in enumerate(self._pool.prefixes.kept()):
+            numbers[id(prefix)] = number
+            pages[str(number)] = self._pool.page(prefix.page)
+            record = {
                 "tokens": array("i", prefix.tokens).tolist(),
                 "after": numbers.get(id(prefix.parent), -1),
                 "tenant": _tenant(prefix).decode(),
             }
-            for prefix in prefixes
-        ]
-        pages = {
-            str(number): self._pool.page(prefix.page)
-            for number, prefix in enumerate(prefixes)
-        }
+            records.append(record)
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        about = {"prefixes": json.dumps(records)}
         with atomic_file(self.path) as begun:
-            save_file(pages, begun, {"prefixes": json.dumps(about)})
+            save_file(pages, begun, about)
         self.path.chmod(0o600)
-        return PAGE * len(prefixes)
+        return PAGE * len(records)
 
     def read(self) -> int:
-        """Take up the pages in the file, the newest as far as the limit of the pool
-        goes, and return their tokens; 0 where there is no file.
+        """Take up the pages in the file and return their tokens, 0 without a file.
+
+        Beyond the limit of the pool the oldest are left out.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -81,26 +81,36 @@ class PrefixFile:
             return 0
         try:
             with safe_open(self.path, "pt") as file:
-                about = json.loads(file.metadata()["prefixes"])
-                pages = (file.get_tensor(str(number)) for number in range(len(about)))
-                return PAGE * self._take_up(about, pages)
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+                about = file.metadata()["prefixes"]
+                records = json.loads(about)
+                names = map(str, range(len(records)))
+                pages = map(file.get_tensor, names)
+                return PAGE * self._take_up(records, pages)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
             raise InvalidRequest(
                 f"cannot read the prefixes in {self.path}: {error}. Delete the file"
             ) from error
 
-    def _take_up(self, about: list[dict[str, object]], pages: Iterator[Tensor]) -> int:
+    def _take_up(
+        self,
+        records: list[dict[str, Any]],
+        pages: Iterator[Tensor],
+    ) -> int:
+        """Put pages into the tree, up to the limit; return how many."""
         tree = self._pool.prefixes
         prefixes = list[Prefix]()
-        for record, page in zip(about, pages, strict=True):
+        for record, page in zip(records, pages, strict=False):
             if self._pool.is_full:
                 break
-            after = int(str(record["after"]))
-            tokens = array("i", record["tokens"]).tobytes()  # type: ignore[arg-type]
-            parent = tree.root(str(record["tenant"])) if after < 0 else prefixes[after]
+            key = array("i", record["tokens"]).tobytes()
+            if record["after"] < 0:
+                parent = tree.root(record["tenant"])
+            else:
+                parent = prefixes[record["after"]]
             number = self._pool.reserve()
             self._pool.page(number).copy_(page)
-            prefixes.append(tree.take_up(parent, tokens, number))
+            prefix = tree.take_up(parent, key, number)
+            prefixes.append(prefix)
         tree.let_go(prefixes)
         return len(prefixes)
 

@@ -179,9 +179,10 @@ class PrefixTree:
         return prefix
 
     def kept(self) -> Iterator[Prefix]:
-        """Yield the pages that no sequence uses, the newest first, and each after the
-        pages before it in its text; without those of images, whose numbers are of this
-        process.
+        """Yield the pages that no sequence uses, the newest first, each after those
+        before it in its text.
+
+        Pages of images are left out: another process numbers images anew.
         """
         known = set[int]()
         for prefix in reversed(self._unused):
