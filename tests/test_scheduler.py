@@ -27,7 +27,7 @@ def test_a_long_prompt_is_read_beside_the_others_decoding():
     writer.cached = 4
     scheduler.add(writer)
     scheduler.add(reader)
-    for expected in ([], [8], [8], [4]):
+    for expected in ([8], [], [8], [4]):
         turns = scheduler.next()
         scheduler.share.measure(1.0, sum(turn.read for turn in turns[1:]))
         assert (turns[0].sequence, turns[0].read, turns[0].writes) == (writer, 1, True)

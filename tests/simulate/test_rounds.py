@@ -59,9 +59,9 @@ def test_one_client_waits_for_each_answer() -> None:
 def test_prompt_is_read_in_chunks_beside_the_writing() -> None:
     costs = ReplicaCosts(forward=EACH, chunk=4)
     found = simulated(costs, ask(answer=4), ask(prompt=6, answer=2))
-    # rows: 4 | 1 + 4 | 1 + 2 | 1 + 1
-    ends = [1.0, 2.25, 3.0, 3.5]
-    assert triples(found) == [(0.0, ends[0], ends[3]), (0.0, ends[2], ends[3])]
+    # rows: 4 | 1 + 4 | 1, which is measured | 1 + 2 | 1
+    ends = [1.0, 2.25, 2.5, 3.25, 3.5]
+    assert triples(found) == [(0.0, ends[0], ends[3]), (0.0, ends[3], ends[4])]
 
 
 def test_request_that_arrives_in_a_round_waits_for_the_next() -> None:
@@ -223,5 +223,9 @@ def scheduled(costs: ReplicaCosts, sizes: list[tuple[int, int]]) -> list:
             if not one.room:
                 ended.append(one.id)
                 scheduler.retire(one)
-        rounds.append((costs.forward_seconds(rows), sorted(begun), sorted(ended)))
+        seconds = costs.forward_seconds(rows)
+        if any(entry.read == 1 and entry.writes for entry in entries):
+            wrote = sum(entry.writes for entry in entries)
+            scheduler.share.measure(seconds, rows - wrote)
+        rounds.append((seconds, sorted(begun), sorted(ended)))
     return rounds

@@ -4,6 +4,10 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+P = TypeVar("P")
 FIRST = 16
 """Prompt tokens read in the first round that is shared; later rounds follow the
 measurements.
@@ -26,6 +30,8 @@ class ReadingShare:
     """Prompt tokens that a round may read without lasting longer than allowed.
 
     A stream beside a long prompt then slows to half its pace at most, on any machine.
+    Of several prompts the shortest is read first, and every other round the one that
+    came first, so that none waits for ever.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -38,14 +44,28 @@ class ReadingShare:
         self._tokens = float(FIRST)
         self._shared = 0
         """Rounds that read prompts since the last one that did not."""
+        self._turns = 0
+        """Rounds in which several prompts were read."""
 
     def limit(self, most: int) -> int:
         """Return the prompt tokens that the next round may read, at most `most`; 0
         where it measures a round without them.
         """
-        if self._round is None or self._shared >= ROUNDS:
+        unmeasured = 1 if self._round is None else ROUNDS
+        if self._shared >= unmeasured:
             return 0
         return max(1, min(int(self._tokens), most))
+
+    def in_turn(self, prompts: Sequence[P], pending: Callable[[P], int]) -> Sequence[P]:
+        """Return the prompts in the order in which the next round reads them; they come
+        in the order of their arrival. `pending`: tokens of one that are not read.
+        """
+        if len(prompts) < 2:
+            return prompts
+        self._turns += 1
+        if self._turns % 2:
+            return sorted(prompts, key=pending)
+        return prompts
 
     def measure(self, seconds: float, read: int) -> None:
         """Learn from a round in which sequences wrote, and `read` prompt tokens were

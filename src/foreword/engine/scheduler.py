@@ -46,9 +46,7 @@ class Scheduler:
 
     The waiting sequence with the smallest `SamplingParams.priority` starts first; among
     equals, the earliest one. A long prompt is read in chunks beside the decoding of
-    other sequences, in their `share` of a round, so it does not stall them. Of several
-    prompts the shortest is read first, and every other round the one that started
-    first, so that none waits for ever.
+    other sequences, in their `share` of a round, so it does not stall them.
     """
 
     def __init__(
@@ -68,8 +66,6 @@ class Scheduler:
         """Request id -> (priority, number of its arrival); the smallest goes first."""
         self._arrivals = count()
         self._starts = 0
-        self._turns = 0
-        """Rounds in which several prompts were read."""
 
     def add(self, sequence: Request) -> None:
         """Queue a sequence."""
@@ -115,7 +111,7 @@ class Scheduler:
             else:
                 prompts.append(sequence)
         left = most = self.share.limit(self.chunk) if reads else self.chunk
-        for sequence in self._in_turn(prompts):
+        for sequence in self.share.in_turn(prompts, _pending):
             if not left:
                 break
             if not sequence.cached:
@@ -126,15 +122,6 @@ class Scheduler:
             reads[sequence.id] = read
             left = max(0, left - read)
         return reads
-
-    def _in_turn(self, prompts: list[Request]) -> list[Request]:
-        """Return the sequences that have a prompt to read, the next one first."""
-        if len(prompts) < 2:
-            return prompts
-        self._turns += 1
-        if self._turns % 2:
-            return sorted(prompts, key=_pending)
-        return prompts
 
     def preempt(self) -> Request:
         """Put the running sequence that came last, of those with the worst priority,

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from foreword.engine.reading import ReadingShare
 from foreword.simulate.costs import ReplicaCosts
 from foreword.simulate.load import Load, LoadRequest
 
@@ -35,6 +36,10 @@ class Reading:
     request: int
     left: int
     """Prompt tokens to read."""
+
+
+def _left(reading: Reading) -> int:
+    return reading.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Replica:
         """Tokens of the sequences that write."""
         self._growth = 0.0
         """Tokens that they gain in a round."""
+        self._share = ReadingShare()
         self.rounds = 0
         self.busy = 0.0
         """Seconds in rounds."""
@@ -92,6 +98,7 @@ class Replica:
             request = self._waiting.popleft()
             prompt = self._works[request].prompt
             self._reading.append(Reading(request, prompt))
+        is_shared = bool(self._ends) or any(one.left == 1 for one in self._reading)
         read = self._read()
         finishing = len(self._finishing)
         writing = len(self._ends) + finishing
@@ -99,6 +106,8 @@ class Replica:
         seconds = self._costs.round_seconds(
             writing, read - finishing, self._context + prompts
         )
+        if is_shared:
+            self._share.measure(seconds, read - finishing)
         self.rounds += 1
         self.busy += seconds
         self.in_round = True
@@ -110,21 +119,21 @@ class Replica:
         The last token of a prompt is read whether it fits or not, like the last token
         of an answer.
         """
+        last = [one for one in self._reading if one.left == 1]
+        prompts = [one for one in self._reading if one.left > 1]
         left = self._costs.chunk
-        total = 0
-        unfinished = []
-        for one in self._reading:
-            read = 1
-            if one.left > 1:
-                read = min(one.left, left)
-                left -= read
+        if last or self._ends:
+            left = self._share.limit(left)
+        total = len(last)
+        for one in last:
+            one.left = 0
+        for one in self._share.in_turn(prompts, _left):
+            read = min(one.left, left)
+            left -= read
             one.left -= read
             total += read
-            if one.left:
-                unfinished.append(one)
-            else:
-                self._finishing.append(one.request)
-        self._reading = unfinished
+        self._finishing += [one.request for one in self._reading if not one.left]
+        self._reading = [one for one in self._reading if one.left]
         return total
 
     def end(self) -> Written:
