@@ -11,13 +11,13 @@ import torch
 
 from foreword import InvalidRequest, SamplingParams
 from foreword.checks import whole
-from foreword.types.params import _CHECKS, PARAMETER_NAMES
+from foreword.types.params import _CHECKS
 
 LISTS = ("stop", "bad_words", "stop_token_ids", "bad_word_ids", "processors")
 
 
 def test_every_parameter_is_checked():
-    assert tuple(_CHECKS) == PARAMETER_NAMES
+    assert list(_CHECKS) == list(SamplingParams.__dataclass_fields__)
 
 
 def test_temperature_that_leaves_no_noise_is_greedy():

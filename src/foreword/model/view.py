@@ -33,7 +33,7 @@ from foreword.types.growth import GrownTree, TreeRequest
 CODINGS = {16: forward.WHOLE, 8: forward.BYTES, 4: forward.GROUPS}
 """Bits of a weight -> its coding on the C side."""
 
-During = Callable[[LayerSkip], AbstractContextManager[Any]]
+During = Callable[[], AbstractContextManager[Any]]
 """Skips sublayers in forwards that run inside."""
 
 
@@ -50,21 +50,22 @@ class View:
         during: During,
         embed: Callable[[Tensor], Tensor],
         *,
-        layers: int = 0,
+        first: int = 0,
     ) -> None:
-        """`embed`: the model's embeddings, which are never quantized. `layers`: of the
-        model, where its own forward can go on after the first ones; else 0.
+        """`embed`: the model's embeddings, which are never quantized. `first`: how many
+        layers it runs, where the model's own forward can go on after them; else 0.
         """
         self.executor = executor
         self._during = during
-        self._skip = LayerSkip()
         self.mode = executor.mode
         self.copies = executor.copies
         self.embed = embed
         self.guest = executor.guest
-        self._layers = layers
         self.early: EarlyRows | None = None
         """What it has run, where it runs the first layers of the model only."""
+        if first:
+            self.early = EarlyRows(first, lambda reads: self._hidden(reads)[1])
+            self.pool.early.add(self.early)
 
     @property
     def pool(self) -> PagePool:
@@ -76,19 +77,6 @@ class View:
         """Bytes of memory that quantized copies of weights take."""
         executor = self.executor
         return executor.matrices.bytes if isinstance(executor, NativeExecutor) else 0
-
-    def skip(self, skip: LayerSkip) -> None:
-        """Skip these sublayers from now on."""
-        if not self.guest:
-            self.pool.prefixes.clear()
-        self._skip = skip
-        self.early = None
-        count = skip.exit(self._layers)
-        if count:
-            self.early = EarlyRows(count, lambda reads: self._hidden(reads)[1])
-            self.pool.early.add(self.early)
-        if isinstance(self.executor, NativeExecutor):
-            self.executor.skip(skip.attention, skip.mlp)
 
     def memory(self, kind: type[Kind]) -> Kind | None:
         """Return the memory of a kind; None if there is none."""
@@ -116,7 +104,7 @@ class View:
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         if self.early is None:
-            with self._during(self._skip):
+            with self._during():
                 return self.executor.read(reads)
         logits, states = self._hidden(reads)
         parts = states.split([len(read.tokens) for read in reads])
@@ -127,7 +115,7 @@ class View:
     def _hidden(self, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """Read, and return also the hidden states that the next layer would read."""
         assert self.early is not None
-        with self._during(self._skip):
+        with self._during():
             return self.executor.read_hidden(reads, (self.early.layers,))
 
     def move(self, id: int, source: list[int], start: int) -> None:
@@ -144,9 +132,9 @@ class GrowingView(View):
         executor: NativeExecutor,
         embed: Callable[[Tensor], Tensor],
         *,
-        layers: int = 0,
+        first: int = 0,
     ) -> None:
-        super().__init__(executor, lambda _: nullcontext(), embed, layers=layers)
+        super().__init__(executor, nullcontext, embed, first=first)
         self._executor = executor
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
@@ -193,8 +181,7 @@ def view(
             f"cannot draft with layers of {target.name}: they keep a recurrent state, "
             "which draft tokens cannot share. Use another method"
         )
-    reader = _reader(target, bits, kv, shares=spare > 0)
-    reader.skip(skip)
+    reader = _reader(target, skip, bits, kv, shares=spare > 0)
     pool = backend.pool
     assert pool is not None, "backends without pages have no views"
     if not spare:
@@ -211,16 +198,19 @@ def view(
     return twin
 
 
-def _reader(target: Model, bits: int, kv: str | None, *, shares: bool) -> View:
+def _reader(
+    target: Model, skip: LayerSkip, bits: int, kv: str | None, *, shares: bool
+) -> View:
     """Return the backend of a view. Raises InvalidRequest where there can be none."""
     backend = target.backend
     if isinstance(backend, NativeBackend):
         _check_sizes(target.name, backend, bits)
         pool = None if shares else backend.empty_pool(kv)
         twin = backend.twin(pool, CODINGS[bits])
+        twin.skip(skip.attention, skip.mlp)
         is_same = shares and bits == 16 and not backend.model.stream
-        layers = backend.model.layers if is_same else 0
-        return GrowingView(twin, target.embed, layers=layers)
+        first = skip.exit(backend.model.layers) if is_same else 0
+        return GrowingView(twin, target.embed, first=first)
     if bits != 16:
         raise InvalidRequest(
             f"cannot read {target.name} with weights of {bits} bits: only backend "
@@ -228,9 +218,10 @@ def _reader(target: Model, bits: int, kv: str | None, *, shares: bool) -> View:
             "on a CPU with a C compiler, or another method"
         )
     if isinstance(backend, PoolBackend):
-        during = partial(skipping, sublayers_of(target.hf))
-        layers = layer_count(target.hf.config) if shares and resumes(backend) else 0
-        return View(backend.twin(shares=shares), during, target.embed, layers=layers)
+        during = partial(skipping, sublayers_of(target.hf), skip)
+        goes_on = shares and resumes(backend)
+        first = skip.exit(layer_count(target.hf.config)) if goes_on else 0
+        return View(backend.twin(shares=shares), during, target.embed, first=first)
     raise InvalidRequest(
         f"cannot skip sublayers of {target.name}: only backends 'native' and 'pool' "
         f"can, and it runs on '{target.capability.backend}' "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -388,5 +388,3 @@ _CHECKS: dict[str, Check] = {
     "nodes": whole(0, NODES, optional=True),
     "trace": _flag,
 }
-
-PARAMETER_NAMES = tuple(f.name for f in fields(SamplingParams))
