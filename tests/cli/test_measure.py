@@ -166,7 +166,6 @@ def test_a_measurement_takes_its_own_options(here, words, said):
         ("--batch 1,4", "bench batch 1,4,16,32"),
         ("--batch=1,4", "bench batch 1,4,16,32"),
         ("--serve", "bench serve"),
-        ("--task asr --audio .", "bench speech DIR --model MODEL"),
     ],
 )
 def test_bench_names_the_command_of_an_earlier_spelling(here, words, command):

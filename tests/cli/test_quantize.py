@@ -5,11 +5,9 @@ load.
 import json
 import shlex
 
-import gguf
 import pytest
 
 import starter
-from foreword.model.quantized.gguf_writing.mixtures import FORMS
 
 PROMPT = "The little dog"
 
@@ -36,25 +34,10 @@ def test_what_is_written_can_be_used(here, tmp_path, form, name):
 
 
 def test_an_unknown_form_is_refused_with_the_valid_ones(here, tmp_path):
-    found = here("quantize", "--to", "Q4_K_XL", "--out", str(tmp_path / "x"))
+    found = here("quantize", "--to", "Q4_K_M", "--out", str(tmp_path / "x"))
     assert found.returncode == 2
-    assert "'Q4_K_XL' is not one of 'int4'" in found.stderr
-    assert all(f"'{form}'" in found.stderr for form in FORMS)
-
-
-def test_rows_of_other_lengths_are_said(here, tmp_path):
-    """The draft of the tests has rows of 128 and 384 weights."""
-    out = tmp_path / "model.gguf"
-    found = here(
-        "quantize", str(starter.draft()), "--to", "Q4_K_M", "--out", str(out), "--json"
-    )
-    assert "are in Q5_0, not Q4_K: their rows are no multiple of 256 weights" in (
-        " ".join(found.stderr.split())
-    )
-    kinds = json.loads(found.stdout)["tensors"]
-    assert set(kinds) == {"F32", "Q5_0", "Q8_0"}
-    read = gguf.GGUFReader(out)
-    assert sum(kinds.values()) == len(read.tensors)
+    assert "'Q4_K_M' is not one of 'int4'" in found.stderr
+    assert "'Q8_0'" in found.stderr
 
 
 def test_missing_folder_is_refused_before_loading(here, tmp_path):

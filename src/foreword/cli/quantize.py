@@ -25,15 +25,6 @@ Form = Literal[
     "Q5_0",
     "Q5_1",
     "Q8_0",
-    "Q2_K",
-    "Q3_K_S",
-    "Q3_K_M",
-    "Q3_K_L",
-    "Q4_K_S",
-    "Q4_K_M",
-    "Q5_K_S",
-    "Q5_K_M",
-    "Q6_K",
 ]
 FOLDERS = ("int4", "int8")
 """Forms that are a folder; others are a file."""
@@ -44,7 +35,7 @@ To = Annotated[
         "--to",
         help=(
             "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
-            "file (Llama), Q…_K… with llama.cpp's mixtures of K-quants."
+            "file (Llama)."
         ),
     ),
 ]
@@ -116,16 +107,5 @@ def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]
     model = convertible(source, hf, tokenizer)
     runtime.note(f"writing {out}")
     with LineProgress() as progress, room(out), atomic_file(out) as partial:
-        choices = write(model, partial, kind, progress)
-    kinds = Counter(choice.kind for choice in choices.values())
-    replaced = Counter(
-        (choice.instead, choice.kind)
-        for choice in choices.values()
-        if choice.instead is not None
-    )
-    for (wanted, instead), count in replaced.items():
-        runtime.note(
-            f"{count} of {len(choices)} tensors are in {instead}, not {wanted}: their "
-            "rows are no multiple of 256 weights"
-        )
+        kinds = Counter(write(model, partial, kind, progress))
     return {"bytes_before": before, "bytes": out.stat().st_size, "tensors": dict(kinds)}

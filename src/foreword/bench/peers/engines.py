@@ -16,8 +16,6 @@ MODES = (GENERATE, ASSISTED, LOOKUP)
 The second part of an entry's name.
 """
 ALL = "all"
-FASTER_WHISPER = "faster-whisper"
-"""Engine that transcribes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from transformers import LlamaForCausalLM
 from foreword.bench.inflate.model import shape_of
 from foreword.bench.peers.convert import Source
 from foreword.errors import ModelError
-from foreword.model.quantized.gguf_writing.blocks import blocks
-from foreword.model.quantized.gguf_writing.mixtures import Choice, Sizes, choice
 from foreword.native.openmp import in_parallel
 
 NAMES = {
@@ -38,6 +36,8 @@ NAMES = {
 FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 """Types that hold numbers, by dtype."""
 DTYPES = {kind: dtype for dtype, kind in FLOATS.items()}
+BLOCK = 32
+"""Weights of a row that share a scale in every quantized type."""
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
@@ -54,9 +54,9 @@ def write(
     path: Path,
     form: str | None = None,
     note: Callable[[str], None] = lambda _: None,
-) -> dict[str, Choice]:
+) -> list[str]:
     """Write model and tokenizer into one file, matrices in a form ("Q4_0", "F16"); None
-    keeps the dtype. Return the type of each tensor.
+    keeps the dtype. Return the types of the tensors.
 
     One matrix after another is rounded and written; `note` gets lines that count.
     Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is
@@ -76,10 +76,10 @@ def write(
     _spell(writer, source)
     prefix = "ALL" if form == "F32" else "MOSTLY"
     writer.add_file_type(gguf.LlamaFileType[f"{prefix}_{form}"])
-    choices: dict[str, Choice] = {}
+    kinds: dict[str, str] = {}
     for name, weight in tensors(model):
-        choices[name] = _choice(model, name, weight, form)
-        type_ = gguf.GGMLQuantizationType[choices[name].kind]
+        kinds[name] = _kind(weight, form)
+        type_ = gguf.GGMLQuantizationType[kinds[name]]
         each, size = gguf.GGML_QUANT_SIZES[type_]
         bytes_ = weight.numel() // each * size
         writer.add_tensor_info(name, weight.shape, np.float32, bytes_, type_)
@@ -88,36 +88,33 @@ def write(
     writer.write_ti_data_to_file()
 
     def data(one: tuple[str, Tensor]) -> Tensor:
-        return _data(one[1], choices[one[0]].kind)
+        return _data(one[1], kinds[one[0]])
 
     for done, held in enumerate(in_parallel(data, tensors(model)), 1):
         writer.write_tensor_data(held.numpy())
-        if done % len(NAMES) == 0 or done == len(choices):
-            note(f"{done} of {len(choices)}: tensors written")
+        if done % len(NAMES) == 0 or done == len(kinds):
+            note(f"{done} of {len(kinds)}: tensors written")
     writer.close()
-    return choices
+    return list(kinds.values())
 
 
-def _choice(model: LlamaForCausalLM, name: str, weight: Tensor, form: str) -> Choice:
-    """Return the type of a tensor; vectors, and rows that fit no type, keep their
-    dtype.
+def _kind(weight: Tensor, form: str) -> str:
+    """Return the type of a tensor; vectors, and rows that do not fit into the blocks of
+    the form, keep their dtype.
     """
-    own = Choice(FLOATS[weight.dtype])
-    if weight.dim() == 1:
-        return own
-    if form in DTYPES:
-        return Choice(form)
-    shape = shape_of(model.config)
-    tied = model.config.tie_word_embeddings
-    sizes = Sizes(shape.layers, shape.heads // shape.kv_heads, tied)
-    return choice(form, name, weight.shape[1], sizes) or own
+    is_matrix = weight.dim() > 1
+    fits = form in DTYPES or weight.shape[-1] % BLOCK == 0
+    return form if is_matrix and fits else FLOATS[weight.dtype]
 
 
 def _data(weight: Tensor, kind: str) -> Tensor:
     """Return a tensor as a file holds it, in bytes."""
     if kind in DTYPES:
         return weight.to(DTYPES[kind]).contiguous().view(torch.uint8)
-    return blocks(weight, kind)
+    gguf: Any = import_module("gguf")
+    type_ = gguf.GGMLQuantizationType[kind]
+    data = gguf.quants.quantize(weight.float().numpy(), type_)
+    return torch.from_numpy(data)
 
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:

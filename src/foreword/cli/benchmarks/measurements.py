@@ -23,8 +23,6 @@ FORMER = {
     "--rules": "rules",
     "--batch": "batch 1,4,16,32",
     "--serve": "serve",
-    "--task": "speech DIR --model MODEL",
-    "--audio": "speech DIR --model MODEL",
 }
 """Options of earlier versions that have become measurements of their own."""
 
@@ -257,47 +255,3 @@ def limit(
         draw(measured, plot)
     figures = [one.as_json() for one in measured]
     results.write(figures if len(measured) > 1 else figures[0], table(measured))
-
-
-@bench.command(
-    epilog=examples(
-        "foreword bench speech sounds --model openai/whisper-tiny",
-        "foreword bench speech sounds --model path --draft path --method lm",
-    )
-)
-@bundled
-def speech(
-    folder: ours.Sounds,
-    *,
-    model: ours.Speech,
-    methods: Methods,
-    draft: options.DraftName = None,
-    weights: options.WeightsName = None,
-    dtype: options.DtypeName = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
-    peers: ours.Peers = None,
-    temperature: ours.Temperatures = None,
-    max_tokens: ours.Length = None,
-    repeats: ours.Repeats = 1,
-    seed: ours.Seed = 0,
-    results: Results,
-) -> None:
-    """Measure the transcripts of sounds."""
-    asked = request(
-        methods,
-        model=model,
-        draft=draft,
-        weights=weights,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-        peers=peers,
-        temperature=temperature or [0.0],
-        max_tokens=max_tokens,
-        repeats=repeats,
-        seed=seed,
-    )
-    from foreword.bench.speech import transcribing
-
-    with LineProgress(quiet=results.silent) as progress:
-        report = transcribing(asked, folder, max_tokens, progress)
-    results.write(report.as_json(), report.table())

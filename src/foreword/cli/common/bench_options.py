@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foreword.bench.peers.engines import ALL, ENGINES, FASTER_WHISPER
+from foreword.bench.peers.engines import ALL, ENGINES
 from foreword.cli.common import early, options
 
 MEASURE, OUTPUT = "Measurement", "Results"
@@ -34,7 +34,7 @@ def _rows(methods: list[str] | None) -> None:
 
 def _engines(baselines: list[str] | None) -> None:
     for name in baselines or ():
-        early.check_choice("engine", name, (*ENGINES, FASTER_WHISPER, ALL))
+        early.check_choice("engine", name, (*ENGINES, ALL))
 
 
 Quick = Annotated[
@@ -84,7 +84,7 @@ Peers = Annotated[
     list[str] | None,
     _option(
         "Additional baselines on the target's GGUF file or bits: openvino, llamacpp or "
-        "all (foreword\\[peers]); of sounds faster-whisper.",
+        "all (foreword\\[peers]).",
         "--peers",
         metavar="NAME",
         check=_engines,
@@ -154,25 +154,6 @@ Device = Annotated[
         "Device of our methods and transformers, as cpu, cuda, cuda:1.",
         metavar="DEVICE",
         check=early.device,
-    ),
-]
-Sounds = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder of .wav and .flac files.",
-        metavar="DIR",
-        callback=options.checked(early.there),
-    ),
-]
-Speech = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        help="Speech model to measure: folder or hub id, as openai/whisper-tiny.",
-        metavar="MODEL",
-        rich_help_panel=MEASURE,
-        callback=options.checked(early.model),
     ),
 ]
 Beside = Annotated[
