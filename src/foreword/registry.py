@@ -123,7 +123,7 @@ OWN_METHODS: dict[str, Method] = {
     "layers": Method(
         "the target itself without some of its layers",
         "foreword.draft.self_speculative.layers:LayersDrafter",
-        takes="a file of skipped layers, or an exit such as exit:4",
+        takes="an exit such as exit:4",
         seq2seq=True,
     ),
     "quantized": Method(

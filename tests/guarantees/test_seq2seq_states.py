@@ -84,13 +84,13 @@ def eagle(name: str) -> EagleHead:
 
 
 def drafted(name: str, method: str, folder: Path) -> Path:
+    if method == "layers":
+        return Path("exit:1")
     if method == "medusa":
         heads = MedusaHeads(2, 1, 64, tiny_seq2seq.VOCAB, own=False)
         heads.dump(torch.float32).write(folder)
-    elif method == "eagle":
-        dump(eagle(name), torch.float32, target(name).hf.config).write(folder)
     else:
-        folder.write_text('{"attention": [], "mlp": [0]}')
+        dump(eagle(name), torch.float32, target(name).hf.config).write(folder)
     return folder
 
 

@@ -16,7 +16,6 @@ FILES = (
     "answers.jsonl",
     "chats.jsonl",
     "keys.txt",
-    "mask.json",
     "models.toml",
     "pairs.jsonl",
     "prompts.jsonl",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.draft.self_speculative.layers import LayersDrafter, exit_after, read
+from foreword.draft.self_speculative.layers import LayersDrafter, exit_after
 from foreword.errors import InvalidRequest
 from foreword.model.skip import LayerSkip
 from foreword.types import SamplingParams
@@ -17,19 +17,10 @@ def requests(length: int = 40) -> list[Case]:
     return [Case(prompt, params) for prompt in prompts() for params in settings]
 
 
-def test_a_file_says_what_is_skipped(tmp_path):
-    (tmp_path / "mask.json").write_text('{"attention": [3, 6], "mlp": [0, 3]}')
-    drafter = LayersDrafter.load(str(tmp_path / "mask.json"), target(), None)
-    assert drafter.skip == LayerSkip(frozenset({3, 6}), frozenset({0, 3}))
-    for said in ("{}", "[1]", "no json", '{"attention": ["x"], "mlp": []}'):
-        (tmp_path / "wrong.json").write_text(said)
-        with pytest.raises(InvalidRequest, match="cannot read a mask"):
-            read(tmp_path / "wrong.json")
-    (tmp_path / "far.json").write_text('{"attention": [8], "mlp": []}')
-    with pytest.raises(InvalidRequest, match="cannot skip other layers"):
-        LayersDrafter.load(tmp_path / "far.json", target(), None)
-    with pytest.raises(InvalidRequest, match="no draft model"):
-        LayersDrafter.load(target(), target(), None)
+def test_drafts_other_than_exits_are_refused():
+    for draft in ("mask.json", target()):
+        with pytest.raises(InvalidRequest, match="no draft model and no file"):
+            LayersDrafter.load(draft, target(), None)
 
 
 def test_early_exit_skips_all_later_layers():
@@ -57,6 +48,6 @@ def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):
     assert least <= kept <= most
 
 
-def test_without_a_file_it_skips_the_attention_of_every_other_layer():
+def test_without_an_exit_it_skips_the_attention_of_every_other_layer():
     drafter = LayersDrafter.load(None, target(), None)
     assert drafter.skip == LayerSkip(frozenset({2, 4}))

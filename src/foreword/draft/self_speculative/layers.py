@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from foreword.draft.self_speculative.exits import (
     read_first,
     trained_exits,
 )
-from foreword.errors import InvalidRequest, named
-from foreword.model import Model, Tokenizer
+from foreword.errors import InvalidRequest
+from foreword.model import HFModel, Model, Tokenizer
 from foreword.model.layers import layer_count
 from foreword.model.skip import LayerSkip
 from foreword.model.view import view
@@ -46,25 +45,6 @@ def default(target: Model) -> LayerSkip:
     return LayerSkip(frozenset(range(2, layers - 2, 2)))
 
 
-def read(path: str | Path) -> LayerSkip:
-    """Read the layers to skip from a JSON file, for any target.
-
-    Raises InvalidRequest if there are none.
-    """
-    try:
-        skip = json.loads(Path(path).read_text())
-        return LayerSkip(
-            frozenset(int(layer) for layer in skip["attention"]),
-            frozenset(int(layer) for layer in skip["mlp"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(
-            f"cannot read a mask from {path}: {named(error)}. Give a JSON file with "
-            "the numbers of layers, "
-            'such as {"attention": [3, 5], "mlp": [4]}, or an exit such as exit:4'
-        ) from error
-
-
 class LayersDrafter(SelfDrafter):
     """Drafter that runs the target without some sublayers."""
 
@@ -81,15 +61,8 @@ class LayersDrafter(SelfDrafter):
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> LayersDrafter:
-        """Load the file `source` (`read`), or leave early, as exit:4 says; None =
-        `default`.
-        """
+        """Leave early, as a `source` such as exit:4 says; None = `default`."""
         del tokenizer  # it is the target's own
-        if not isinstance(source, str | Path | None):
-            raise InvalidRequest(
-                "cannot use this draft: the method takes no draft model. Give "
-                "draft='mask.json' or draft='exit:4', or none"
-            )
         skip = default(target) if source is None else _chosen(source, target)
         return cls(target, skip)
 
@@ -105,11 +78,14 @@ class LayersDrafter(SelfDrafter):
         return DraftTree() if memory is None else memory.tree
 
 
-def _chosen(source: str | Path, target: Model) -> LayerSkip:
-    """Return what a draft says to skip."""
+def _chosen(source: str | Path | HFModel | Model, target: Model) -> LayerSkip:
+    """Return what an exit skips. Raises InvalidRequest for any other draft."""
     number = given_exit(source)
     if number is None:
-        return read(source)
+        raise InvalidRequest(
+            "cannot use this draft: the method takes no draft model and no file. "
+            "Give an exit such as draft='exit:4', or none"
+        )
     layers = layer_count(target.hf.config)
     last = check_exit(number, layers, target.name, f"draft={str(source)!r}")
     return exit_after(last, layers)
