@@ -151,31 +151,6 @@ OUTPUTS = (
         '{"title": "A", "name": "get"}\n```python\nx\n```',
         '{"title": "A", "name": "get"}\n```python\nx\n```',
     ),
-    *(
-        Output(name, text, text)
-        for name, text in (
-            ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
-            ("hermes", '<tool_call>{"name": "get"}</tool_call>'),
-            ("hermes", '<tool_call>{"name": "get", "arguments": [1]}</tool_call>'),
-            (
-                "hermes",
-                (
-                    '<tool_call>{"name": "get", "name": "get", "arguments": '
-                    "{}}</tool_call>"
-                ),
-            ),
-            ("hermes", "<<tool_call>\n{<tool_"),
-            (
-                "qwen-coder",
-                "<tool_call>\n<function=other>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
-            ),
-            ("llama", '{"name": "get_w", "parameters": {}} {"a": 1}'),
-            ("mistral", '[TOOL_CALLS][{"name": "other", "arguments": {}}]'),
-            ("mistral-args", "[TOOL_CALLS]get_[ARGS]{}"),
-            ("generic", '{"tool_calls": []}'),
-            ("generic", '{"name": "Ann", "age": 3}'),
-        )
-    ),
 )
 """Of each format: calls, content, reasoning, and what looks like a call and is none."""
 

@@ -49,11 +49,9 @@ def of_chat(client: Any, text: str, *, stream: bool) -> tuple[str, list[tuple]]:
 def of_responses(client: Any, text: str, *, stream: bool) -> tuple[str, list[tuple]]:
     tools = [{"type": "function", **tool["function"]} for tool in (WEATHER, GET)]
     ask = forced(text, input=ASK, tools=tools)
+    answer = client.responses.create(**ask, stream=stream)
     if stream:
-        *_, last = client.responses.create(**ask, stream=True)
-        answer = last.response
-    else:
-        answer = client.responses.create(**ask)
+        answer = [*answer][-1].response
     found = [item for item in answer.output if item.type == "function_call"]
     return answer.output_text, [(one.name, one.arguments) for one in found]
 
