@@ -7,7 +7,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from browsing import ask, tab, watched_answer
+from browsing import ask, choose, tab, watched_answer
 from foreword import LLM
 from serving import Running, running
 
@@ -87,6 +87,9 @@ def test_stop_ends_the_answer_here_and_on_the_server(page, served, way):
             page.keyboard.press(way)
         expect(page.locator("#status")).to_have_text("The answer has ended early")
         expect(page.locator("#send")).to_have_text("Send")
+        size = page.locator(".answer .token").count()
+        expect(page.locator(".ending")).to_contain_text(f"by you after {size} tokens")
+        expect(page.get_by_role("button", name="Continue")).to_be_visible()
     while not engine.idle:
         served.http.get("/health")
     text = page.locator(".answer").text_content()
@@ -117,7 +120,7 @@ def test_keys_alone_ask_and_open_rounds(page):
     last = page.locator(".round").count()
     expect(page.locator("#stage h2")).to_have_text(f"Pass {last} of {last}")
     page.keyboard.press("Escape")
-    expect(page.locator("#stage h2")).to_have_text("A pass, opened")
+    expect(page.locator("#stage h2")).to_contain_text("Best pass: ")
 
 
 @pytest.mark.slow
@@ -125,7 +128,7 @@ def test_plain_decoding_says_why_nothing_was_drafted(page):
     ask(page, TALE, method="none", tokens="8")
     assert page.locator(".answer .token.accepted").count() == 0
     expect(page.locator(".strip .note")).to_have_text(
-        "Nothing was drafted. The method drafts nothing: this is plain decoding."
+        "Written plainly, one token a pass: drafting was off."
     )
     page.locator(".round").first.click()
     expect(page.locator(".sentence")).to_contain_text("this is plain decoding")
@@ -134,7 +137,7 @@ def test_plain_decoding_says_why_nothing_was_drafted(page):
 @pytest.mark.slow
 def test_settings_reach_the_request(page, served):
     ask(page, TALE, method="ngram", nodes="8", temperature="0.9", seed="7", tokens="24")
-    expect(page.locator(".card .note")).to_contain_text("method ngram · seed 7")
+    expect(page.locator(".card .sum")).to_contain_text("method ngram · seed 7")
     assert page.locator(".answer").text_content() == reference(
         served, TALE, temperature=0.9, max_tokens=24
     )
@@ -152,15 +155,23 @@ def test_a_second_turn_goes_on_from_the_first(page, served):
     expect(page.locator("#welcome")).to_be_visible()
 
 
-def test_an_answer_can_be_stopped(page, served):
-    page.locator("#settings [name=temperature]").fill("0")
-    page.locator("#settings [name=tokens]").fill("900")
-    page.locator("#composer textarea").fill("Write a long list of animals.")
-    page.keyboard.press("Enter")
-    expect(page.locator(".round")).not_to_have_count(0)
-    page.locator("#send").click()
-    expect(page.locator("#send")).to_have_text("Send")
-    ask(page, TALE, tokens="8", temperature="0")  # its place is free again
+def test_an_answer_goes_to_its_end_or_says_how_it_ended(page, served):
+    with page.expect_request("**/v1/chat/completions") as sent:
+        ask(page, TALE, temperature="0")
+    assert "max_tokens" not in sent.value.post_data_json
+    expect(page.locator(".ending")).to_have_count(0)
+    whole = page.locator(".answer").text_content()
+    page.locator("#fresh").click()
+    ask(page, TALE, tokens="5")
+    expect(page.locator(".ending")).to_contain_text("Cut at 5 tokens.")
+    expect(page.get_by_role("button", name="New seed")).to_have_count(0)
+    expect(page.locator(".sum")).not_to_contain_text("seed")
+    choose(page, tokens="")
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".ending")).to_have_count(0)
+    expect(page.locator("#status")).to_contain_text("Answer complete")
+    assert page.locator(".answer").text_content() == whole
+    assert page.locator(".answer .token.accepted").count() > 0
 
 
 def test_the_page_changes_at_most_once_a_frame(page):
@@ -186,6 +197,7 @@ def test_sampling_of_the_model_fills_the_form(browser):
         assert shown == reference(served, TALE, max_tokens=24, **values)
         opened.page.reload()
         expect(opened.page.locator("#settings output")).to_have_text("0.65")
+        opened.page.locator("#fresh").click()
         opened.page.locator("details.more summary").click()
         ask(opened.page, TALE, seed="7", tokens="24", top_p="1", temperature="0.9")
         more = {**values, "temperature": 0.9, "top_p": 1}

@@ -24,8 +24,6 @@ def test_conversations_are_kept_opened_and_deleted(page):
     page.locator("#fresh").click()
     expect(page.locator(".turn")).to_have_count(0)
     ask(page, LIST, seed="7", tokens="16")
-    page.reload()
-    expect(page.locator(".turn")).to_have_count(0)
     page.locator("#chats summary").click()
     expect(page.locator("#kept .title")).to_have_text([LIST, TALE[:60].strip()])
     page.locator("#kept .title").nth(1).click()
@@ -49,16 +47,16 @@ def test_conversations_are_kept_opened_and_deleted(page):
 def test_an_answer_is_asked_for_again_with_either_seed(page):
     ask(page, TALE, temperature="1", seed="", tokens="24")
     text = page.locator(".answer").text_content()
-    seed = (page.locator(".card .note").text_content() or "").split("seed ")[1]
+    seed = (page.locator(".card .sum").text_content() or "").split("seed ")[1]
     again = page.get_by_role("button", name="Again", exact=True)
     sent = messages(page, again.click)
     assert sent == [("user", TALE)]
     expect(page.locator("#status")).to_contain_text("Answer complete")
     expect(page.locator(".turn")).to_have_count(1)
-    expect(page.locator(".card .note")).to_contain_text(f"seed {seed}")
+    expect(page.locator(".card .sum")).to_contain_text(f"seed {seed}")
     assert page.locator(".answer").text_content() == text
     page.get_by_role("button", name="New seed").click()
-    expect(page.locator(".card .note")).not_to_contain_text(f"seed {seed}")
+    expect(page.locator(".card .sum")).not_to_contain_text(f"seed {seed}")
     expect(page.locator(".turn")).to_have_count(1)
 
 
@@ -98,7 +96,7 @@ def test_settings_and_the_system_prompt_are_sent_and_kept(page):
     page.get_by_text("More settings").click()
     page.locator("#defaults").click()
     assert page.locator("#settings [name=system]").input_value() == ""
-    assert page.locator("#settings [name=tokens]").input_value() == "128"
+    assert page.locator("#settings [name=tokens]").input_value() == ""
 
 
 def test_an_error_stands_where_the_answer_would_be(page):
@@ -133,6 +131,40 @@ def test_a_failed_turn_stays_and_can_be_tried_again(page):
     expect(failure).to_be_hidden()
 
 
+def test_a_reload_leaves_the_conversation_in_view(page):
+    ask(page, f"Summarise:\n{TALE * 40}", tokens="8")
+    text = page.locator(".answer").text_content() or ""
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator(".asked")).to_be_visible()
+    prompt = page.locator("#usage").inner_text()
+    assert "of 1,024 tokens" in prompt
+    assert not prompt.startswith("0 ")
+    page.reload()
+    expect(page.locator(".answer")).to_have_text(text)
+    expect(page.locator(".asked.folded")).to_be_visible()
+    expect(page.locator("#usage")).to_have_text(prompt)
+
+
+def test_conversations_are_searched_renamed_and_exported(page, tmp_path):
+    ask(page, TALE, tokens="4")
+    page.locator("#fresh").click()
+    ask(page, LIST, tokens="4")
+    text = page.locator(".answer").text_content()
+    page.locator("#chats summary").click()
+    page.locator("#search").fill("MILLER")
+    expect(page.locator("#kept .title")).to_have_count(1)
+    page.locator("#search").fill("")
+    page.get_by_role("button", name=f"Rename {LIST}").click()
+    page.locator("#kept input").fill("Beasts")
+    page.keyboard.press("Enter")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Export Beasts").click()
+    file = tmp_path / saved.value.suggested_filename
+    saved.value.save_as(file)
+    written = f"# Beasts\n\n**You**\n\n{LIST}\n\n**Model**\n\n{text}\n"
+    assert (file.name, file.read_text("utf-8")) == ("Beasts.md", written)
+
+
 FOOT = "document.documentElement.scrollHeight - innerHeight - scrollY"
 
 
@@ -159,6 +191,7 @@ def test_the_first_tap_on_a_phone_opens_the_pass_of_that_word(browser, served):
         page.goto(served.url)
         ask(page, LIST, seed="7", tokens="64")
         total = page.locator(".round").count()
+        page.get_by_text("Tokens", exact=True).click()
         page.locator(".round").nth(total - 2).click()
         expect(page.locator("#stage h2")).to_have_text(f"Pass {total - 1} of {total}")
 

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from browsing import ask, recorded, tab, upload
+from browsing import ask, choose, more, recorded, tab, upload
 from foreword.page.files import Shown, write_self_contained
 from owned import TALE
 from serving import running
@@ -131,18 +131,20 @@ def test_axe_finds_nothing(browser, served, scheme, width):
         expect(page.locator("#served")).to_contain_text("foreword-family")
         clean(page)
         ask(page, TALE, tokens="32")
+        more(page)
         clean(page)
+        page.get_by_text("Tokens", exact=True).click()
         page.locator(".round").nth(1).click()
         clean(page)
         if width < 860:
             page.get_by_role("button", name="Close").click()
-        page.get_by_role("tab", name="Race").click()
-        page.locator("#settings [name=tokens]").fill("16")
+        page.get_by_role("tab", name="Side by side").click()
+        choose(page, tokens="16")
         page.locator("#race-form button").click()
         expect(page.locator(".proof strong")).to_contain_text("tokens differ")
         clean(page)
-        page.get_by_role("tab", name="What pays").click()
-        expect(page.locator("#verdict")).to_contain_text("times")
+        page.get_by_role("tab", name="When it helps").click()
+        expect(page.locator("#verdict")).to_contain_text("plain")
         clean(page)
         # nothing is cut off
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -160,7 +162,7 @@ def clean(page: Page) -> None:
 def test_tabs_are_reached_by_arrow_keys(page):
     page.get_by_role("tab", name="Chat").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("tab", name="Race")).to_be_focused()
+    expect(page.get_by_role("tab", name="Side by side")).to_be_focused()
     expect(page.locator("#race")).to_be_visible()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#costs")).to_be_visible()

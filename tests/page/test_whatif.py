@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from browsing import ask, tab
+from browsing import ask, more, tab
 from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
@@ -22,6 +22,7 @@ def recording(served: Running, tokens: int = 24) -> dict:
 def test_methods_are_compared_under_an_answer(page):
     ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
     passes = page.locator(".round").count()
+    more(page)
     page.get_by_text("What if").click()
     rows = page.locator(".compared tbody tr")
     expect(rows).not_to_have_count(0)
@@ -36,6 +37,7 @@ def test_methods_are_compared_under_an_answer(page):
 def test_passes_of_a_method_open_and_close_by_keys(page):
     ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
     passes = page.locator(".round").count()
+    more(page)
     page.get_by_text("What if").click()
     button = page.get_by_role("button", name="lm, 4 draft tokens: show its passes")
     expect(button).to_have_attribute("aria-expanded", "false")
@@ -72,6 +74,7 @@ def test_passes_are_read_on_a_phone_without_scrolling_the_page(browser, served):
         page = opened.page
         page.goto(served.url)
         ask(page, TALE, seed="7", tokens="32", temperature="0")
+        more(page)
         page.get_by_text("What if").click()
         page.get_by_role("button", name="lm, 8 draft tokens: show its passes").click()
         expect(page.locator(".passes h3")).to_contain_text("lm, 8 draft tokens")

@@ -95,6 +95,11 @@ class DraftingCost:
         return self._line.weight > 0
 
     @property
+    def rounds(self) -> int:
+        """Return the rounds that the fit rests on; old ones count less."""
+        return round(self._line.weight)
+
+    @property
     def catch_up_measured(self) -> bool:
         """Whether a round with unread tokens was seen after such a one."""
         return self._square > 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -130,11 +131,13 @@ def described(service: Service) -> dict[str, Any]:
             "start_ms": short(MILLI * start),
             "token_ms": short(MILLI * (drafting.seconds(1) - start)),
             "unread_ms": short(MILLI * drafting.catch_up(1)),
+            "rounds": drafting.rounds,
         }
     scheduler = llm.engine.scheduler
     return {
         "model": service.name,
         "method": llm.method,
+        "draft": PurePath(llm.session.label(llm.method).partition(" from ")[2]).name,
         "dtype": str(llm.target.dtype).removeprefix("torch."),
         "context": service.context,
         "images": reads_images(llm.target),

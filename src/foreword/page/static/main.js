@@ -9,7 +9,9 @@ import { isImage } from "./chat/images.js";
 import { Lanes, Race } from "./race.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
+import { gainOf } from "./figures.js";
 import { Settings } from "./chat/settings.js";
+import { methodName, modelName } from "./chat/words.js";
 import { Stage } from "./stage.js";
 import { savedSettings, saveSettings } from "./chat/store.js";
 
@@ -97,10 +99,10 @@ function wireViews(chat) {
     chat.redraw();
   };
   for (const one of switches) {
-    one.checked = one.value === (savedSettings().view ?? "tokens");
+    one.checked = one.value === (savedSettings().view ?? "read");
     one.addEventListener("change", () => show(one.value));
   }
-  show(switches.find((one) => one.checked)?.value ?? "tokens");
+  show(switches.find((one) => one.checked)?.value ?? "read");
 }
 
 /** Return what the last answer and the race measured, for the view of costs. */
@@ -109,11 +111,15 @@ function measured(racePoint) {
   const figures = card?.figures;
   const depths = figures?.depths ?? [];
   const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
-  const pace = figures?.ms ? (1000 * figures.tokens) / figures.ms : null;
-  const plain = card?.recording?.totals.plain_tokens_per_second ?? stage.plain;
+  const times = tried ? gainOf(figures, card.view.rounds, card.plain).times : null;
   const points = racePoint ? [racePoint] : [];
-  if (tried && pace && plain) points.unshift({ name: "the last answer", draft: figures.drafted / figures.passes, speed: pace / plain });
-  return { kept, tried, points };
+  if (times) points.unshift({ name: "the last answer", draft: figures.drafted / figures.passes, speed: times });
+  return { kept, tried, points, rounds: card?.view.rounds ?? [] };
+}
+
+/** Return the model, and who guesses for it, in words. */
+function servedWords({ model, draft, method }) {
+  return `${modelName(model)}, guesses by ${draft ? modelName(draft) : `“${methodName(method)}”`}`;
 }
 
 /** Show what the server serves. */
@@ -122,10 +128,10 @@ async function connect(settings, costs, chat) {
     const info = await described();
     showError(null);
     settings.describe(info);
-    chat.images.describe(info);
-    stage.plain = info.plain_tokens_per_second;
+    chat.describe(info);
     byId("race-form").dataset.method = info.method;
-    byId("served").textContent = `${info.model} · ${info.dtype} · ${info.machine.cpu}, ${info.machine.threads} threads`;
+    byId("served").textContent = servedWords(info);
+    byId("served").title = `${info.model} on ${info.machine.cpu}, ${info.machine.threads} threads`;
     costs.describe(info);
   } catch (error) {
     showError(error);

@@ -2,7 +2,8 @@
 
 import { answer } from "../api.js";
 import { byId, el, percent, visible } from "../dom.js";
-import { newSeed, PLAIN } from "./settings.js";
+import { newSeed } from "./settings.js";
+import { PLAIN } from "./words.js";
 
 const MOST = 24; // tokens that one turn of the scene may write
 const CHECKED = 16; // draft tokens of the reader that one pass checks
