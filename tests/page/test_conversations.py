@@ -3,9 +3,9 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from browsing import ask, tab
+from browsing import ask
+from owned import TALE
 
-TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 LIST = "Write a long list of animals."
 
 
@@ -69,15 +69,11 @@ def test_a_question_is_edited_and_replaces_what_came_after(page):
     expect(page.locator("#editing-note")).to_contain_text("1 turn after it")
     page.keyboard.press("Escape")
     expect(prompt).to_have_value("")
+    prompt.press("ArrowUp")
+    expect(prompt).to_have_value("Go on.")
     page.get_by_role("button", name="Edit").first.click()
     assert messages(page, lambda: ask(page, LIST)) == [("user", LIST)]
     expect(page.locator(".turn")).to_have_count(1)
-
-
-def test_arrow_up_brings_the_last_question_back(page):
-    ask(page, TALE, tokens="4")
-    page.locator("#composer textarea").press("ArrowUp")
-    expect(page.locator("#composer textarea")).to_have_value(TALE)
 
 
 def test_settings_and_the_system_prompt_are_sent_and_kept(page):
@@ -185,17 +181,6 @@ def test_the_page_follows_the_answer_unless_the_reader_scrolled(page):
     expect(page.locator("#composer")).to_be_in_viewport()
 
 
-def test_the_first_tap_on_a_phone_opens_the_pass_of_that_word(browser, served):
-    with tab(browser, width=390) as opened:
-        page = opened.page
-        page.goto(served.url)
-        ask(page, LIST, seed="7", tokens="64")
-        total = page.locator(".round").count()
-        page.get_by_text("Tokens", exact=True).click()
-        page.locator(".round").nth(total - 2).click()
-        expect(page.locator("#stage h2")).to_have_text(f"Pass {total - 1} of {total}")
-
-
 @pytest.mark.parametrize("way", ["typed", "drafter"])
 def test_the_reader_drafts_and_sees_why(page, way):
     typed = "rose in the morning and"
@@ -207,9 +192,9 @@ def test_the_reader_drafts_and_sees_why(page, way):
     expect(page.locator("#scene-said")).to_contain_text("from one pass")
     if way == "typed":
         kept = page.locator("#scene-why tr.accepted td:first-child")
-        expect(kept).to_have_text(["␣rose", "␣in", "␣the"])
+        expect(kept).to_have_text(["rose", "in", "the"])
         expect(page.locator("#scene-why tr.refused td")).to_have_text(
-            ["␣morning", "3%", "100%", "3%", "refused"]
+            ["morning", "3%", "refused"]
         )
         expect(page.locator("#scene-text")).to_have_text("The river rose in the night")
         page.locator("[name=words]").fill("and the")

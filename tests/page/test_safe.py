@@ -70,13 +70,6 @@ def test_markup_in_a_single_file_is_shown_as_text(browser, hostile, tmp_path):
         ] == []
 
 
-@pytest.mark.slow
-def test_markup_in_a_prompt_is_shown_as_text(page):
-    ask(page, HOSTILE[0], tokens="4")
-    assert page.locator(".asked").text_content() == HOSTILE[0]
-    assert page.locator("img").count() == 0
-
-
 def test_the_policy_lets_nothing_else_run(open_tab, served):
     page = open_tab.page
     policy = served.http.get("/").headers["content-security-policy"]
@@ -110,7 +103,9 @@ def test_a_server_with_keys_asks_for_one(browser, served):
         opened.page.locator("#key button").click()
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")
         expect(opened.page.locator("#key")).to_be_hidden()
-        ask(opened.page, "Define the word river.", tokens="8")
+        ask(opened.page, HOSTILE[0], tokens="8")
+        assert opened.page.locator(".asked").text_content() == HOSTILE[0]
+        assert opened.page.locator("img").count() == 0
         assert opened.page.locator(".round").count() > 0
 
 

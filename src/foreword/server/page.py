@@ -121,9 +121,8 @@ def described(service: Service) -> dict[str, Any]:
         rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
         for rows in ROWS
     }
-    overhead, drafting = (
-        (learned.overhead, learned.drafting_cost) if learned else (0.0, None)
-    )
+    overhead = learned.overhead if learned else 0.0
+    drafting = learned.drafting_cost if learned else None
     per_token = None
     if drafting is not None and drafting.measured:
         start = drafting.seconds(0)
@@ -138,7 +137,6 @@ def described(service: Service) -> dict[str, Any]:
         "model": service.name,
         "method": llm.method,
         "draft": PurePath(llm.session.label(llm.method).partition(" from ")[2]).name,
-        "dtype": str(llm.target.dtype).removeprefix("torch."),
         "context": service.context,
         "images": reads_images(llm.target),
         "sampling": llm.sampling,
@@ -146,7 +144,6 @@ def described(service: Service) -> dict[str, Any]:
         "methods": [
             {"name": name, "summary": method(name).about.summary} for name in usable
         ],
-        "plain_tokens_per_second": short(1 / (forward[1] + overhead)),
         "costs": {
             "forward_ms": {
                 str(rows): short(MILLI * seconds) for rows, seconds in forward.items()

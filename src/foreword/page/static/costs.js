@@ -71,7 +71,7 @@ export class Costs {
     this.points = points;
     this.drafting = draftingOf(rounds);
     if (tried) this.form.elements.alpha.value = kept / tried;
-    byId("alpha-source").textContent = tried ? `Of the last answer: of ${tried} guesses that the model came to, it kept ${kept}.` : "A first value; an answer in the chat sets its own.";
+    byId("alpha-source").textContent = tried ? `Of the last answer: of ${tried} drafted words that the model came to, it kept ${kept}.` : "A first value; an answer in the chat sets its own.";
     if (this.costs) this.draw();
   }
 
@@ -92,10 +92,10 @@ export class Costs {
   /** Return the fitted cost of drafting, and what it can be compared with. */
   _fit() {
     const { drafting } = this.costs;
-    const rounds = drafting?.rounds ? `the last ${count(drafting.rounds, "pass", "passes")} that guessed` : "past passes";
-    const fit = drafting ? `Guessing (${this.info.method}) is taken as ${short(drafting.start_ms, 2)} ms and ${short(drafting.token_ms, 2)} ms a guess, a line through ${rounds}.` : "The server has fitted no cost of guessing yet, and it is 0 here.";
-    const seen = this.drafting.map(({ length, rounds: size, ms }) => `${count(length, "guess", "guesses")} took ${short(ms, 2)} ms (${size}×)`);
-    return `${fit} ${seen.length ? `In the last answer: ${seen.join(", ")}.` : "The last answer has no pass that guessed, to compare."}`;
+    const rounds = drafting?.rounds ? `the last ${count(drafting.rounds, "pass", "passes")} that drafted` : "past passes";
+    const fit = drafting ? `Drafting (${this.info.method}) is taken as ${short(drafting.start_ms, 2)} ms and ${short(drafting.token_ms, 2)} ms a token, a line through ${rounds}.` : "The server has fitted no cost of drafting yet, and it is 0 here.";
+    const seen = this.drafting.map(({ length, rounds: size, ms }) => `${count(length, "token")} took ${short(ms, 2)} ms (${size}×)`);
+    return `${fit} ${seen.length ? `In the last answer: ${seen.join(", ")}.` : "The last answer has no pass that drafted, to compare."}`;
   }
 
   _plot(speeds, length, loses) {
@@ -108,7 +108,7 @@ export class Costs {
     const ticks = [];
     for (let at = 0; at <= LONGEST; at += 4) ticks.push(label([x(at), HEIGHT - BOTTOM + 18], String(at), { "text-anchor": "middle" }));
     const axes = [
-      label([(LEFT + WIDTH) / 2, HEIGHT - 8], "guesses in a pass", { "text-anchor": "middle" }),
+      label([(LEFT + WIDTH) / 2, HEIGHT - 8], "drafted words in a pass", { "text-anchor": "middle" }),
       label([-(HEIGHT - BOTTOM) / 2, 14], "speed beside plain", { "text-anchor": "middle", transform: "rotate(-90)" }),
     ];
     for (let speed = 1; speed <= top; speed += Math.max(1, Math.round(top / 4))) ticks.push(label([LEFT - 8, y(speed) + 4], `${speed}×`, { "text-anchor": "end" }));
@@ -150,5 +150,5 @@ function verdict(speeds, length, best, loses) {
   const gain = speeds[length] - 1;
   const here = Math.abs(gain) < EVEN ? "as fast as plain" : gain > 0 ? `${short(speeds[length], 2)} times as fast as plain` : `slower than plain, by ${percent(1 / speeds[length] - 1)}`;
   const edge = loses < 0 ? "" : ` From ${loses} on, plain is faster.`;
-  return `${count(length, "guess", "guesses")} a pass: ${here}. Best: ${best}, ${short(speeds[best], 2)} times as fast.${edge}`;
+  return `${count(length, "drafted word")} a pass: ${here}. Best: ${best}, ${short(speeds[best], 2)} times as fast.${edge}`;
 }

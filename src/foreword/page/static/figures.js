@@ -37,7 +37,8 @@ export class Strip {
   constructor(label) {
     const fact = (unit) => {
       const value = el("dd", { text: "–" });
-      return { value, node: el("div", { class: "fact" }, el("dt", { text: unit }), value) };
+      const label = el("dt", { text: unit });
+      return { label, value, node: el("div", { class: "fact" }, label, value) };
     };
     this.pass = fact("tokens a pass");
     this.pace = fact("tokens a second");
@@ -62,6 +63,7 @@ export class Strip {
     this.pace.value.textContent = short(pace);
     const gain = gainOf(figures, rounds, plain);
     this.speed.value.textContent = gain.text;
+    this.speed.label.textContent = gain.plain ? "plain" : "over plain";
     const cells = figures.depths.slice(0, DEPTHS);
     while (this.bars.children.length < cells.length) this.bars.append(bar(this.bars.children.length + 1));
     while (this.bars.children.length > cells.length) this.bars.lastChild.remove();
@@ -77,13 +79,13 @@ export class Strip {
 }
 
 /**
- * Return how fast an answer was beside plain decoding: `times` (null where they are not `known`, or within the noise), a `text`, and
+ * Return how fast an answer was beside plain decoding: `times` (null where they are not `known`, or within the noise), a `text`, whether it is `plain`, and
  * a `note` on what it was measured against: plain rounds of the answer itself, or else `plain`.
  */
 export function gainOf(figures, rounds, plain = null) {
   const known = true;
   if (!figures.passes) return { times: null, text: "–", note: "" };
-  if (!figures.drafted) return { known, times: null, text: "plain", note: "" };
+  if (!figures.drafted) return { known, plain: true, times: null, text: "1×", note: "" };
   const own = plainPaceOf(rounds);
   const gain = over(own ?? plain, paceOf(rounds));
   if (!gain) return { times: null, text: "–", note: "No plain pace was measured at this length and load." };
@@ -101,7 +103,7 @@ const REASONS = {
   method: "drafting was off",
   budget: "the server expected a draft to cost more time than it saves",
   "no-match": "there was nothing to copy",
-  dropped: "no guess was likely enough to be worth checking",
+  dropped: "no drafted word was likely enough to be worth checking",
 };
 
 /** Return one sentence on the rounds that drafted nothing. */

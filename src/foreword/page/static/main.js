@@ -11,7 +11,7 @@ import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
 import { gainOf } from "./figures.js";
 import { Settings } from "./chat/settings.js";
-import { methodName, modelName } from "./chat/words.js";
+import { examplesFor, methodName, modelName } from "./chat/words.js";
 import { Stage } from "./stage.js";
 import { savedSettings, saveSettings } from "./chat/store.js";
 
@@ -117,9 +117,9 @@ function measured(racePoint) {
   return { kept, tried, points, rounds: card?.view.rounds ?? [] };
 }
 
-/** Return the model, and who guesses for it, in words. */
+/** Return the model, and who drafts for it, in words. */
 function servedWords({ model, draft, method }) {
-  return `${modelName(model)}, guesses by ${draft ? modelName(draft) : `“${methodName(method)}”`}`;
+  return `${modelName(model)}, drafts by ${draft ? modelName(draft) : `“${methodName(method)}”`}`;
 }
 
 /** Show what the server serves. */
@@ -130,6 +130,7 @@ async function connect(settings, costs, chat) {
     settings.describe(info);
     chat.describe(info);
     byId("race-form").dataset.method = info.method;
+    byId("race-form").elements.prompt.defaultValue = examplesFor(info.model).at(-1).prompt; // until another is typed
     byId("served").textContent = servedWords(info);
     byId("served").title = `${info.model} on ${info.machine.cpu}, ${info.machine.threads} threads`;
     costs.describe(info);

@@ -64,7 +64,7 @@ export class Lanes {
   _lane(recording) {
     const ends = endsOf(recording.rounds);
     const total = ends.at(-1) ?? 0;
-    const name = recording.method === PLAIN ? "Plain" : `Drafted by ${recording.method}`;
+    const name = recording.method === PLAIN ? "Plain" : `Drafted: ${methodName(recording.method)}`;
     const lane = { figures: emptyFigures(), plain: null };
     lane.view = new AnswerView(`${name}: answer`, (index) => this.stage.open(lane, index));
     lane.push = (round) => {
@@ -118,8 +118,8 @@ function seedsOf(plain, drafted) {
 /** Return the drafted run as a point of "when it helps": draft tokens in a pass, and measured speed over the plain one; or null. */
 function pointOf([plain, drafted]) {
   const gain = over(paceOf(plain.rounds), paceOf(drafted.rounds));
-  const guesses = drafted.rounds.reduce((sum, one) => sum + one.draft.length, 0);
-  return gain?.sure && guesses ? { name: "side by side", draft: guesses / drafted.rounds.length, speed: gain.times } : null;
+  const tokens = drafted.rounds.reduce((sum, one) => sum + one.draft.length, 0);
+  return gain?.sure && tokens ? { name: "side by side", draft: tokens / drafted.rounds.length, speed: gain.times } : null;
 }
 
 /** The view in which a race is run. */

@@ -135,7 +135,7 @@ function factsOf({ tokens, passes, drafted, accepted }, { method, seed }) {
   return [
     `${count(tokens, "token")} in ${count(passes, "pass", "passes")}`,
     drafted ? `${short(tokens / passes, 2)} a pass` : "plain",
-    ...(drafted ? [`${percent(accepted / drafted)} of ${count(drafted, "guess", "guesses")} kept`] : []),
+    ...(drafted ? [`${percent(accepted / drafted)} of ${drafted.toLocaleString("en")} drafted kept`] : []),
     `method ${method}`,
     ...(seed === null ? [] : [`seed ${seed}`]),
   ].join(" · ");

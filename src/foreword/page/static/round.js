@@ -4,8 +4,8 @@ import { count, duration, el, percent, short, visible } from "./dom.js";
 import { milliseconds } from "./recording.js";
 
 const STEPS = [
-  ["propose", "propose_ms", "the drafter guesses"],
-  ["score", "score_ms", "the target reads all guesses in one pass"],
+  ["propose", "propose_ms", "the drafter proposes"],
+  ["score", "score_ms", "the target reads all drafted tokens in one pass"],
   ["verify", "verify_ms", "keep what the target would have written"],
   ["commit", "commit_ms", "append it to the text"],
 ];

@@ -39,7 +39,7 @@ function originsOf(shown, text, owners, cursor) {
     const found = text.indexOf(word, cursor);
     if (found < 0 || found - cursor > WINDOW) continue;
     for (let at = 0; at < word.length; at += 1) origins[index + at] = owners[found + at];
-    if (index && found && /\s/.test(text[found - 1])) origins[index - 1] = owners[found - 1];
+    if (index > 1 && /\S/.test(shown[index - 2]) && found && /\s/.test(text[found - 1])) origins[index - 1] = owners[found - 1];
     cursor = found + word.length;
   }
   return [origins, cursor];

@@ -110,7 +110,7 @@ export class Settings {
     const all = [
       { method: drafter, nodes: TRIED, text: `Draft ${TRIED}`, title: `${methodName(drafter)}, ${TRIED} words a pass` },
       { method: LOOKUP, nodes: TRIED, text: "Copy from the text", title: `${LOOKUP}: ${methodName(LOOKUP)}` },
-      { method: PLAIN, nodes: "auto", text: "Plain", title: "No guesses, to compare" },
+      { method: PLAIN, nodes: "auto", text: "Plain", title: "Nothing drafted, to compare" },
     ];
     return all.filter((one, at) => this.usable.includes(one.method) && all.findIndex((other) => other.method === one.method) === at);
   }

@@ -14,7 +14,7 @@ import { PLAIN } from "./words.js";
 
 /** Milliseconds between two renderings of an answer that is still written: each takes all of it. */
 const PAUSE = 120;
-const [FOLDED_LINES, FOLDED_CHARACTERS] = [14, 1400]; // a longer question is folded
+const [FOLDED_LINES, FOLDED_CHARACTERS] = [24, 1800]; // a longer question is folded
 
 /**
  * A turn on the page. `acts`: edit(turn), again(turn, seed or null, drafting), goOn(turn), result(turn, results), grown(),
@@ -131,13 +131,14 @@ export class Turn {
     opens.addEventListener("click", () => {
       more.hidden = !more.hidden;
       opens.setAttribute("aria-expanded", String(!more.hidden));
+      more.scrollIntoView({ block: "nearest" });
     });
     const button = (text, title, onclick) => el("button", { type: "button", class: "small", text, title, onclick });
     const measures = answer.drafting.method !== PLAIN && this.card.figures.drafted && !gainOf(this.card.figures, answer.rounds, this.card.plain).known;
-    const plain = measures ? [button("Measure against plain", "Write it again without guesses, to see what they saved", () => this.acts.again(this, answer.seed, { method: PLAIN, nodes: "auto" }))] : [];
+    const plain = measures ? [button("Measure against plain", "Write it again without a draft, to see what drafting saved", () => this.acts.again(this, answer.seed, { method: PLAIN, nodes: "auto" }))] : [];
     const seeds = answer.temperature > 0 ? [button("New seed", "Answer anew with another seed", () => this.acts.again(this, null))] : [];
     const again = button("Again", "Answer anew as it was asked", () => this.acts.again(this, answer.seed));
-    const row = el("div", { class: "instruments" }, this.card.facts, ...plain, copyButton(() => answer.content), again, ...seeds, opens);
+    const row = el("div", { class: "instruments" }, this.card.facts, ...plain, ...(answer.content ? [copyButton(() => answer.content)] : []), again, ...seeds, opens);
     return [...ending(this, this.acts), ...afterwards(this, this.acts), ...besideEarlier(answer, this.card), row, more];
   }
 

@@ -14,7 +14,7 @@ const SHOWN = 8; // passes that are drawn at first
 /** Return a fold under an answer that compares methods once it is opened. `recording()` is the answer's. */
 export function whatIfFold(recording, usable, own) {
   const place = el("div", { class: "compared", "aria-live": "polite" });
-  const fold = el("details", { class: "whatif" }, el("summary", { text: "What if" }), place);
+  const fold = el("details", { class: "whatif" }, el("summary", { text: "What if others had drafted" }), place);
   const methods = [...new Set([own, ...COMPARED])].filter((name) => usable.includes(name) && name !== PLAIN);
   fold.addEventListener("toggle", () => fold.open && !place.hasChildNodes() && replay(place, recording(), methods));
   return fold;
@@ -42,6 +42,7 @@ async function replay(place, recording, methods) {
   try {
     await alone(run, stopping.signal);
     place.replaceChildren(...comparison(found, recording));
+    place.scrollIntoView({ block: "nearest" });
   } catch (error) {
     if (error.name !== "AbortError") place.replaceChildren(el("p", { class: "fault", text: error.message }), again("Try again"));
     else place.replaceChildren(...(found.outcomes.length ? comparison(found, recording) : []), el("p", { class: "row note" }, "Stopped.", again("Replay all")));
@@ -50,7 +51,7 @@ async function replay(place, recording, methods) {
 
 function comparison({ outcomes, left_out: leftOut }, recording) {
   const passes = new Passes(recording);
-  const heads = ["method", "draft tokens", "passes", "a pass", "accepted", "ms", "over plain"];
+  const heads = ["method", "drafted", "passes", "a pass", "kept", "ms", "over plain"];
   const rows = outcomes.sort((one, other) => one.seconds - other.seconds).map((one) => {
     const accepted = one.drafted ? `${percent(one.accepted / one.drafted)} of ${one.drafted}` : "–";
     const cells = [one.method, one.nodes || "–", one.passes, short(one.tokens_per_pass), accepted, short(1000 * one.seconds), `${short(one.over_plain, 2)}×`];

@@ -7,14 +7,14 @@ const BUNDLED = "foreword-family";
 
 /** What each method does, in the words of the menu. A method of another package has its own name. */
 const METHODS = {
-  none: "Plain: no guesses",
+  none: "Plain: nothing drafted",
   lm: "Small model writes ahead",
   ngram: "Copies from this text",
   suffix: "Copies from this text and past answers",
   cascade: "Copies, else the small model",
   auto: "Whatever measures fastest",
   recycle: "Remembers likely next words",
-  lookahead: "Guesses several places at once",
+  lookahead: "Drafts several places at once",
   eagle: "Trained head, one layer (EAGLE-3)",
   medusa: "Trained heads, one a word (Medusa)",
   mtp: "The model's own extra layers (MTP)",
@@ -66,8 +66,8 @@ const EXAMPLES = {
   ],
   coder: [
     ["A class with tests", "Write a Python class for a bank account with deposit, withdraw and transfer, and pytest tests for it."],
-    ["Add types and docstrings", "Add type hints and docstrings to this, and change nothing else:\n\n```python\nclass Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n        if not self.items:\n            raise IndexError(\"pop from an empty stack\")\n        return self.items.pop()\n```"],
     ["A command for the shell", "Shell command: the ten largest files below this folder, with readable sizes."],
+    ["Add types and docstrings", "Add type hints and docstrings to this, and change nothing else:\n\n```python\nclass Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n        if not self.items:\n            raise IndexError(\"pop from an empty stack\")\n        return self.items.pop()\n```"],
   ],
   chat: [
     ["Explain it simply", "Explain in five sentences why the sky is blue."],
