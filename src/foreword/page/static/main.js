@@ -7,6 +7,7 @@ import { byId, el } from "./dom.js";
 import { Scene } from "./chat/scene.js";
 import { isImage } from "./chat/images.js";
 import { Lanes, Race } from "./race.js";
+import { paceOf } from "./pace.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
 import { gainOf } from "./figures.js";
@@ -54,6 +55,7 @@ function wireTabs() {
 /** Show a recording, beside its plain counterpart if there is one. */
 function shown({ title, recording, plain = null }) {
   const card = stage.newCard(title);
+  card.plain = plain && paceOf(plain.rounds);
   card.load(recording);
   const nodes = [el("p", { class: "asked", dir: "auto", text: title }), card.element];
   if (plain) {
