@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from foreword.budget.constants import C
-from foreword.estimators import (
-    DECAY,
-    OUTLIER,
-    LinearCost,
-    interpolated,
-    steadied,
-)
+from foreword.estimators import DECAY, OUTLIER, LinearCost, interpolated, steadied
 
 
 class Costs:

@@ -125,20 +125,20 @@ export class Costs {
       ...mark,
       svg("path", { class: "curve", d: line }),
       svg("circle", { class: "here", cx: x(length), cy: y(speeds[length]), r: 6 }),
-      ...this.points.flatMap((one) => {
+      ...this.points.flatMap((one, number) => {
         const at = [x(Math.min(one.draft, LONGEST)), y(one.speed)];
         const anchor = one.draft > LONGEST / 2 ? "end" : "start";
         const beside = anchor === "end" ? -10 : 10;
         return [
           svg("circle", { class: "measured", cx: at[0], cy: at[1], r: 5 }),
-          label([at[0] + beside, at[1] + 4], pointLabel(one), { class: "measured", "text-anchor": anchor }),
+          label([at[0] + beside, at[1] + (number ? 16 : -4)], pointLabel(one), { class: "measured", "text-anchor": anchor }),
         ];
       }),
     );
   }
 }
 
-const pointLabel = ({ name, draft }) => (draft > LONGEST ? `${name}, measured with ${short(draft, 2)}` : `${name}, measured`);
+const pointLabel = ({ name, draft, speed }) => `${name} measured ${short(speed, 2)}×${draft > LONGEST ? ` with ${short(draft, 2)}` : ""}`;
 
 function readsWords(words) {
   const names = ["", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];

@@ -37,6 +37,7 @@ function wireTabs() {
     }
     document.body.dataset.tab = tab.dataset.tab;
     stage.turnTo(tab.dataset.tab);
+    if (!first && tab.dataset.tab !== "chat") scrollTo(0, 0);
     // a fragment that is set while the page loads would scroll to its section
     if (!first) history.replaceState(null, "", `#${tab.dataset.tab}`);
     if (focus) tab.focus();
