@@ -64,6 +64,9 @@ def test_markdown_code_and_maths_are_shown(page: Page) -> None:
     colour = "node => getComputedStyle(node).color"
     keyword = shown.locator(".hljs-keyword").first.evaluate(colour)
     assert keyword != shown.locator("pre code").evaluate(colour)
+    expect(shown.locator(".code-bar > span")).to_have_text("python")
+    shown.get_by_role("button", name="Wrap").click()
+    expect(shown.locator("pre")).to_have_class("wrapped")
 
 
 def test_hostile_markdown_does_nothing(open_tab: Tab) -> None:
