@@ -86,6 +86,8 @@ def test_stop_ends_the_answer_here_and_on_the_server(page, served, way):
         expect(page.get_by_role("button", name="Continue")).to_be_visible()
     while not engine.idle:
         served.http.get("/health")
+    page.reload()
+    expect(page.locator(".ending")).to_contain_text("Stopped by you")
     text = page.locator(".answer").text_content()
     assert text
     # what was written is part of the next request

@@ -1,7 +1,7 @@
 /** A recorded answer: its text, a time slider over the rounds with the heat of acceptance, play, and save. */
 
 import { AnswerView } from "./answer.js";
-import { count, el, percent, short } from "./dom.js";
+import { count, el, percent } from "./dom.js";
 import { add, emptyFigures } from "./figures.js";
 import { milliseconds, save } from "./recording.js";
 import { sentence } from "./round.js";
@@ -133,9 +133,8 @@ export const isGreedy = (recording) => recording.params?.temperature === 0;
 
 function factsOf({ tokens, passes, drafted, accepted }, { method, seed }) {
   return [
-    `${count(tokens, "token")} in ${count(passes, "pass", "passes")}`,
-    drafted ? `${short(tokens / passes, 2)} a pass` : "plain",
-    ...(drafted ? [`${percent(accepted / drafted)} of ${drafted.toLocaleString("en")} drafted kept`] : []),
+    `${count(tokens, "token")} in ${count(passes, "pass", "passes")}${drafted && passes < tokens ? ` instead of ${tokens.toLocaleString("en")}` : ""}`,
+    ...(drafted ? [`${percent(accepted / drafted)} of ${drafted.toLocaleString("en")} drafted kept`] : ["plain"]),
     `method ${method}`,
     ...(seed === null ? [] : [`seed ${seed}`]),
   ].join(" · ");

@@ -23,6 +23,7 @@ export class Settings {
     }
     this.form.addEventListener("input", () => this._changed());
     byId("defaults").addEventListener("click", () => this._reset());
+    this.form.addEventListener("keydown", (event) => event.key === "Escape" && this._sheet(false));
     this.openers = [...document.querySelectorAll(".opens-settings")];
     for (const opener of this.openers) opener.addEventListener("click", () => this._sheet(true, byId("close-settings")));
     byId("close-settings").addEventListener("click", () => this._sheet(false, this.openers.find((one) => one.checkVisibility())));

@@ -35,15 +35,20 @@ export class Turn {
     card.controls.remove(); // it comes back below, behind "…"
     card.facts.remove();
     this.element = el("section", { class: "turn" }, this._question(), card.element);
-    this.begin();
+    this.from = 0; // rounds of requests before
   }
 
-  /** Begin to write, or to write on. */
+  /** Begin to write on. */
   begin() {
-    this.running = true;
-    this.from = this.data.answer.rounds.length; // rounds of requests before
+    this.from = this.data.answer.rounds.length;
     this.data.answer.ended = null;
     this.below.replaceChildren();
+  }
+
+  /** Note how many tokens stand before the answer; a request that goes on reads the first part of it, too. */
+  _readPrompt(tokens) {
+    const { answer } = this.data;
+    answer.prompt = tokens - answer.rounds.slice(0, this.from).reduce((sum, round) => sum + round.pieces.length, 0);
   }
 
   _question() {
@@ -57,7 +62,7 @@ export class Turn {
 
   /** Show how much of the prompt is read: `processed` of `total` tokens, `cache` of them known before, in `time_ms`. */
   read(progress) {
-    this.data.answer.prompt = progress.total;
+    this._readPrompt(progress.total);
     this.progress.show(progress);
   }
 
@@ -84,7 +89,7 @@ export class Turn {
     answer.rounds = this.card.view.rounds;
     answer.ended = error ? "error" : (recording?.finish_reason ?? "stopped");
     if (recording) {
-      answer.prompt = recording.prompt_tokens.length;
+      this._readPrompt(recording.prompt_tokens.length);
       answer.recording = { ...recording, rounds: answer.rounds.slice(this.from) };
     }
     if (error) {
@@ -104,7 +109,6 @@ export class Turn {
 
   _finished() {
     const { answer } = this.data;
-    this.running = false;
     this.progress.hide();
     this.card.plain = answer.earlier.find((one) => one.plain)?.pace ?? null;
     this.card.finish({ method: answer.drafting.method, seed: answer.temperature > 0 ? answer.seed : null }, answer.recording);
