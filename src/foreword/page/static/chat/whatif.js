@@ -26,6 +26,7 @@ async function replay(place, recording, methods) {
   const said = el("span", { text: "Waiting until what was asked for before has ended …" });
   const bar = el("progress", { "aria-label": "Methods replayed", max: methods.length, value: 0 });
   place.replaceChildren(el("p", { class: "row note" }, said, bar, el("button", { type: "button", text: "Stop", onclick: () => stopping.abort() })));
+  place.scrollIntoView({ block: "nearest" });
   const found = { outcomes: [], left_out: [] };
   const add = ({ outcomes, left_out: leftOut }) => {
     found.outcomes.push(...outcomes.filter((one) => one.method !== PLAIN || !found.outcomes.some((other) => other.method === PLAIN)));
@@ -45,7 +46,7 @@ async function replay(place, recording, methods) {
     place.scrollIntoView({ block: "nearest" });
   } catch (error) {
     if (error.name !== "AbortError") place.replaceChildren(el("p", { class: "fault", text: error.message }), again("Try again"));
-    else place.replaceChildren(...(found.outcomes.length ? comparison(found, recording) : []), el("p", { class: "row note" }, "Stopped.", again("Replay all")));
+    else place.replaceChildren(...(found.outcomes.length ? comparison(found, recording) : []), el("p", { class: "row note" }, "Stopped; the server still ends the method that it was at.", again("Replay all")));
   }
 }
 
