@@ -4,9 +4,14 @@
 `make test-all`.
 """
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 
+import starter
 from browsing import ask, choose, tab, watched_answer
 from foreword import LLM
 from owned import TALE
@@ -167,3 +172,24 @@ def test_sampling_of_the_model_fills_the_form(browser):
         more = {**values, "temperature": 0.9, "top_p": 1}
         shown = opened.page.locator(".answer").last.text_content()
         assert shown == reference(served, max_tokens=24, **more)
+
+
+def test_a_model_without_a_template_goes_on_with_a_text(browser, tmp_path):
+    folder = Path(shutil.copytree(starter.target(), tmp_path / "base"))
+    (folder / "chat_template.jinja").unlink()
+    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    del config["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    with (
+        LLM(folder, method="ngram", nodes=4) as llm,
+        running(llm) as served,
+        tab(browser) as opened,
+    ):
+        opened.page.goto(served.url)
+        beginning = "one two three four one two three four one two"
+        opened.page.get_by_text("Once upon a time").wait_for()
+        ask(opened.page, beginning, tokens="12")
+        found = served.post("/v1/completions", prompt=beginning, temperature=0)
+        answer = opened.page.locator(".answer")
+        assert found["choices"][0]["text"].startswith(answer.text_content())
+        assert answer.locator(".token.accepted").count() > 0

@@ -29,7 +29,6 @@ EXPECTED = {
     "examples": [
         "Write a long list of animals",
         "A class with tests",
-        "Once upon a time, in a village by the river,",
         "Explain it simply",
     ],
 }

@@ -54,6 +54,6 @@ async () => {
     read: progress.text.textContent,
     models: [modelName("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"), modelName("org/SmolLM2-135M-Instruct"), modelName("foreword-family")],
     methods: [served("qwen.gguf"), served("foreword-family")],
-    examples: ["foreword-family", "qwen2.5-coder", "llama-3-base", "llama-3"].map((name) => examplesFor(name)[0].text),
+    examples: ["foreword-family", "qwen2.5-coder", "llama-3"].map((name) => examplesFor(name)[0].text),
   };
 }

@@ -53,13 +53,14 @@ export const described = async () => (await request("speculation")).json();
  */
 export async function answer(asked, onround, signal, onread = () => {}) {
   const body = { ...asked, stream: true, return_progress: true, stream_options: { include_speculation: true } };
-  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  const path = "prompt" in body ? "v1/completions" : "v1/chat/completions"; // of a model without a chat template
+  const response = await request(path, { method: "POST", body: JSON.stringify(body), signal });
   let [recording, deltas] = [null, []];
   for await (const event of events(response.body)) {
     if (event.error) throw new ServerError(event.error.message, 500);
     if (event.prompt_progress) onread(event.prompt_progress);
     for (const choice of event.choices) {
-      deltas.push(choice.delta ?? {});
+      deltas.push(choice.delta ?? { content: choice.text ?? "" });
       if (choice.speculation) {
         onround(choice.speculation, deltas);
         deltas = [];

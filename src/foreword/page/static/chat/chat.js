@@ -72,7 +72,11 @@ export class Chat {
   async describe(info) {
     this.images.describe(info);
     const button = ({ text, prompt }) => el("button", { type: "button", text, onclick: () => this.ask(prompt) });
-    byId("examples").replaceChildren(...examplesFor(info.model).map(button));
+    if (!this.described) await this.settings.findTemplate();
+    const { isBase } = this.settings;
+    document.querySelector(".scene").hidden = isBase;
+    if (isBase) this.prompt.placeholder = "Begin a text, and the model goes on";
+    byId("examples").replaceChildren(...examplesFor(info.model, isBase).map(button));
     this.usage.draw();
     if (this.described) return;
     this.described = true;
@@ -166,7 +170,7 @@ export class Chat {
     if (this.running) return;
     for (const later of this.turns.splice(this.turns.indexOf(turn) + 1)) later.element.remove();
     turn.begin();
-    await this._write(turn, { continue_final_message: true });
+    await this._write(turn, this.settings.isBase ? {} : { continue_final_message: true });
   }
 
   /** Write an answer, from its beginning or on. */

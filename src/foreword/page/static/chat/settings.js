@@ -16,6 +16,7 @@ export class Settings {
     this.form = byId("settings");
     this.values = this.form.elements;
     this.saved = savedSettings();
+    this.isBase = false; // the model has no chat template: it goes on with a text
     this.usable = []; // methods that requests may name
     this.usual = SAMPLING; // what the server uses for parameters that a request leaves out
     for (const field of this._fields()) {
@@ -95,6 +96,11 @@ export class Settings {
     return this.values.method.value;
   }
 
+  /** Learn whether the model has a chat template. */
+  async findTemplate() {
+    this.isBase = await templated("x").then(() => false, (error) => error.status === 400);
+  }
+
   /** Return the method and the draft tokens that are chosen. */
   get drafting() {
     const { value } = this.values.nodes;
@@ -120,8 +126,9 @@ export class Settings {
   body(messages, seed, { method, nodes } = this.drafting) {
     const longest = Math.floor(Number(this.values.tokens.value));
     const system = this.values.system.value.trim();
+    const asked = this.isBase ? { prompt: messages.map((one) => one.content).join("") } : { messages: system ? [{ role: "system", content: system }, ...messages] : messages };
     return {
-      messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+      ...asked,
       seed,
       temperature: this.temperature,
       ...(longest >= 1 ? { max_tokens: longest } : {}), // else up to the end of the context
@@ -136,7 +143,7 @@ export class Settings {
       .map(([name]) => [name, this.values[name].value === "" ? this.usual[name] : Number(this.values[name].value)])
       .filter(([name, value]) => value !== this.usual[name]);
     const stop = this.values.stop.value.split("\n").filter((line) => line !== "");
-    const tools = this._toolsFault() ? [] : this._tools();
+    const tools = this._toolsFault() || this.isBase ? [] : this._tools();
     return { ...Object.fromEntries(changed), ...(stop.length ? { stop } : {}), ...(tools.length ? { tools } : {}) };
   }
 

@@ -78,7 +78,7 @@ const EXAMPLES = {
 };
 
 /** Return examples for a model: `text` of a button and the `prompt` it sends. */
-export function examplesFor(model) {
-  const kind = model === BUNDLED ? "bundled" : /code|starcoder|devstral/i.test(model) ? "coder" : /(^|[-_.])(base|pt)([-_.]|$)/i.test(model) ? "base" : "chat";
+export function examplesFor(model, isBase = false) {
+  const kind = isBase ? "base" : model === BUNDLED ? "bundled" : /code|starcoder|devstral/i.test(model) ? "coder" : "chat";
   return EXAMPLES[kind].map(([text, prompt = text]) => ({ text, prompt }));
 }
