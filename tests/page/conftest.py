@@ -43,10 +43,11 @@ def served() -> Iterator[Running]:
 
 @pytest.fixture
 def open_tab(browser: Browser, served: Running) -> Iterator[Tab]:
-    """The page of the server, ready; it loads nothing from elsewhere."""
+    """The page, ready, with answers as tokens; it loads nothing from elsewhere."""
     with tab(browser) as opened:
         opened.page.goto(served.url)
         expect(opened.page.locator("#served")).to_contain_text("foreword-family")
+        opened.page.get_by_text("Tokens", exact=True).click()
         yield opened
         assert {
             url

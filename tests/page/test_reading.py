@@ -2,9 +2,9 @@
 
 import json
 
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from browsing import Tab, ask
+from browsing import Tab, ask, tab
 from serving import Running
 
 TEXT = """# Rivers
@@ -64,6 +64,9 @@ def test_markdown_code_and_maths_are_shown(page: Page) -> None:
     colour = "node => getComputedStyle(node).color"
     keyword = shown.locator(".hljs-keyword").first.evaluate(colour)
     assert keyword != shown.locator("pre code").evaluate(colour)
+    expect(shown.locator(".code-bar > span")).to_have_text("python")
+    shown.get_by_role("button", name="Wrap").click()
+    expect(shown.locator("pre")).to_have_class("wrapped")
 
 
 def test_hostile_markdown_does_nothing(open_tab: Tab) -> None:
@@ -79,30 +82,47 @@ def test_hostile_markdown_does_nothing(open_tab: Tab) -> None:
     expect(page.locator("#composer")).to_be_visible()
 
 
-def test_the_switch_shows_text_or_tokens_and_is_kept(page: Page) -> None:
-    ask(page, "Write a long list of animals.", seed="7", tokens="32")
-    text = page.locator(".answer").text_content() or ""
-    expect(page.locator(".turn .prose")).to_be_hidden()
-    page.get_by_text("Read", exact=True).click()
-    expect(page.locator(".turn .answer")).to_be_hidden()
-    # the bundled model numbers its lines
-    expect(page.locator(".prose li").first).to_have_text(
-        text.splitlines()[0].removeprefix("1. ")
-    )
-    page.reload()
-    expect(page.get_by_label("Read")).to_be_checked()
-    ask(page, "Write a long list of animals.", seed="7", tokens="32")
-    expect(page.locator(".prose li").first).to_be_visible()
+WRONG = """() => [...document.querySelectorAll(".prose .origin")].filter((mark) => {
+    const round = document.querySelectorAll(".round")[mark.dataset.round];
+    const tokens = [...round.querySelectorAll(`.${mark.classList[1]}`)];
+    return !tokens.map((token) => token.textContent).join("").includes(mark.textContent);
+}).length"""
+"""Marks of an answer to read that are not in the tokens of their pass."""
+
+
+def test_answers_are_read_first_and_show_origins(browser: Browser, served: Running):
+    with tab(browser) as opened:
+        page = opened.page
+        page.goto(served.url)
+        ask(page, "Write a long list of animals.", tokens="48")
+        expect(page.locator(".turn .answer")).to_be_hidden()
+        text = page.locator(".answer").text_content() or ""
+        # the bundled model numbers its lines
+        expect(page.locator(".prose li").first).to_have_text(
+            text.splitlines()[0].removeprefix("1. ")
+        )
+        assert page.locator(".prose .origin.accepted").count() > 8
+        assert page.evaluate(WRONG) == 0
+        mark = page.locator(".prose .origin.accepted").nth(4)
+        number = int(mark.get_attribute("data-round") or "") + 1
+        mark.click()
+        expect(page.locator("#stage h2")).to_contain_text(f"Pass {number} of")
+        page.get_by_text("Tokens", exact=True).click()
+        expect(page.locator(".turn .prose")).to_be_hidden()
+        page.reload()
+        expect(page.locator("[name=view][value=tokens]")).to_be_checked()
+        expect(page.locator(".answer")).to_have_text(text)
 
 
 def test_reasoning_is_folded(page: Page) -> None:
     script = """async () => {
         document.body.dataset.view = "read";
-        const { emptyAnswer, Turn } = await import("/page/chat/turn.js");
+        const { emptyAnswer } = await import("/page/chat/messages.js");
+        const { Turn } = await import("/page/chat/turn.js");
         const { AnswerCard } = await import("/page/replay.js");
         const card = new AnswerCard("Answer", { onopen() {}, onfigures() {} });
-        const acts = { edit() {}, again() {}, result() {}, grown() {}, compare: () => "" };
-        const turn = new Turn({ question: { text: "q" }, answer: emptyAnswer(1) }, card, acts);
+        const acts = { edit() {}, again() {}, result() {}, grown() {}, compare: () => "", choices: () => [], context: () => 0 };
+        const turn = new Turn({ question: { text: "q" }, answer: emptyAnswer(1, 0, { method: "lm" }) }, card, acts);
         document.getElementById("log").append(turn.element);
         turn.push(null, [{ reasoning_content: "Let me " }, { reasoning_content: "count." }, { content: "**So.**" }]);
         turn.end();

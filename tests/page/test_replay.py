@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from browsing import Tab, ask, recorded, tab, upload
+from browsing import Tab, ask, more, recorded, tab, upload
 from command import Here
 from foreword import Recording
 from foreword.page.files import Shown, static_file, write_self_contained
-
-TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
+from owned import TALE
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +43,13 @@ def alone(
 
 
 def test_the_slider_moves_through_the_rounds(page):
-    ask(page, TALE, seed="7", tokens="32")
+    ask(page, "Write a long list of animals.", method="none", tokens="104")
+    off = "Written plainly, one token a pass: drafting was off."
+    expect(page.locator(".strip .note")).to_have_text(off)
+    expect(page.locator(".plainly")).to_contain_text(f"{off}Draft 4Copy from the text")
+    more(page)
     rounds, slider = page.locator(".round").count(), page.locator(".replay input")
-    assert slider.get_attribute("max") == str(rounds)
+    assert (slider.get_attribute("max"), slider.input_value()) == (str(rounds),) * 2
     slider.fill("1")
     expect(page.locator("#stage h2")).to_have_text(f"Pass 1 of {rounds}")
     assert page.locator(".round.later").count() == rounds - 1
@@ -62,17 +65,18 @@ def test_the_slider_moves_through_the_rounds(page):
 def test_a_saved_answer_is_a_recording_that_opens_again(page, tmp_path):
     ask(page, TALE, seed="7", tokens="32")
     text = page.locator(".answer").text_content()
+    more(page)
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save").click()
     file = tmp_path / "answer.json"
     saved.value.save_as(file)
     recording = Recording.read(file)
-    assert (recording.seed, recording.method, recording.answer) == (7, "lm", text)
+    assert (recording.method, recording.answer) == ("lm", text)
     assert recording.totals.accepted > 0
     page.locator("#fresh").click()
     upload(page, "answer.json", file.read_text(encoding="utf-8"))
     expect(page.locator(".answer")).to_have_text(text or "")
-    expect(page.locator(".card .note")).to_contain_text("seed 7")
+    expect(page.locator(".card .sum")).to_contain_text("method lm")
 
 
 def test_one_file_shows_an_answer_without_a_server(alone, recording):
@@ -88,32 +92,14 @@ def test_one_file_shows_an_answer_without_a_server(alone, recording):
 @pytest.mark.slow
 def test_a_pair_races_in_the_file(browser, recording, tmp_path):
     file = tmp_path / "pair.html"
-    plain = {**json.loads(recording), "method": "none"}
-    plain["rounds"] = [one for round_ in plain["rounds"] for one in plainly(round_)]
-    write_self_contained(file, [Shown("A pair", recording, json.dumps(plain))])
+    plain = recorded(temperature=0, max_tokens=32, method="none")
+    write_self_contained(file, [Shown("A pair", recording, plain)])
     with tab(browser) as opened:
         opened.page.goto(file.as_uri())
         opened.page.get_by_role("button", name="Race against plain decoding").click()
         expect(opened.page.locator(".proof strong")).to_have_text(
-            f"0 of {len(plain['rounds'])} tokens differ"
+            f"0 of {len(json.loads(plain)['rounds'])} tokens differ"
         )
-
-
-def plainly(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rounds in which plain decoding emits the same tokens."""
-    tokens = [
-        *(one["draft"][node]["token"] for node in one["accepted"]),
-        one["added"]["token"],
-    ]
-    bare = {**one, "draft": [], "accepted": []}
-    return [
-        {
-            **bare,
-            "pieces": [piece],
-            "added": {**one["added"], "token": token, "kind": "plain"},
-        }
-        for piece, token in zip(one["pieces"], tokens, strict=False)
-    ]
 
 
 def round_with(value: dict[str, Any], **more: object) -> dict[str, Any]:
@@ -140,13 +126,6 @@ def test_file_that_is_no_recording_is_refused_in_words(page, recording):
 
 def test_only_the_files_of_the_page_are_served():
     assert static_file("main.js") is not None
-    for name in (
-        "../files.py",
-        "vendor/../../files.py",
-        "vendor/VERSIONS.md",
-        "main.py",
-        "",
-        "static/main.js",
-        "/etc/passwd",
-    ):
+    outside = "../files.py vendor/../../files.py vendor/VERSIONS.md static/main.js"
+    for name in ("", "main.py", "/etc/passwd", *outside.split()):
         assert static_file(name) is None, name

@@ -2,10 +2,9 @@
 
 from playwright.sync_api import expect
 
-from browsing import ask, tab
+from browsing import ask, more, tab
+from owned import TALE
 from serving import Running
-
-TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
 def recording(served: Running, tokens: int = 24) -> dict:
@@ -19,9 +18,10 @@ def recording(served: Running, tokens: int = 24) -> dict:
     return choice["recording"] | {"rounds": choice["rounds"]}
 
 
-def test_methods_are_compared_under_an_answer(page):
-    ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
+def test_methods_are_compared_and_their_passes_open_by_keys(page):
+    ask(page, TALE, tokens="32", nodes="4", temperature="0")
     passes = page.locator(".round").count()
+    more(page)
     page.get_by_text("What if").click()
     rows = page.locator(".compared tbody tr")
     expect(rows).not_to_have_count(0)
@@ -31,12 +31,6 @@ def test_methods_are_compared_under_an_answer(page):
     assert by_name["lm", "4"][0] == str(passes)
     assert by_name["none", "–"][-1] == "1×"
     assert {name for name, _ in by_name} == {"none", "lm", "suffix", "ngram", "eagle"}
-
-
-def test_passes_of_a_method_open_and_close_by_keys(page):
-    ask(page, TALE, seed="7", tokens="32", nodes="4", temperature="0")
-    passes = page.locator(".round").count()
-    page.get_by_text("What if").click()
     button = page.get_by_role("button", name="lm, 4 draft tokens: show its passes")
     expect(button).to_have_attribute("aria-expanded", "false")
     button.focus()
@@ -72,6 +66,7 @@ def test_passes_are_read_on_a_phone_without_scrolling_the_page(browser, served):
         page = opened.page
         page.goto(served.url)
         ask(page, TALE, seed="7", tokens="32", temperature="0")
+        more(page)
         page.get_by_text("What if").click()
         page.get_by_role("button", name="lm, 8 draft tokens: show its passes").click()
         expect(page.locator(".passes h3")).to_contain_text("lm, 8 draft tokens")
@@ -80,6 +75,10 @@ def test_passes_are_read_on_a_phone_without_scrolling_the_page(browser, served):
         tree = page.locator(".passes .tree").first.bounding_box()
         assert tree is not None
         assert tree["x"] + tree["width"] <= 390
+        page.get_by_text("Tokens", exact=True).click()
+        total = page.locator(".round").count()
+        page.locator(".round").nth(total - 2).click()
+        expect(page.locator("#stage h2")).to_have_text(f"Pass {total - 1} of {total}")
 
 
 def test_the_route_compares_and_refuses_in_words(served):

@@ -60,12 +60,30 @@ def tab(browser: Browser, scheme: str = "light", width: int = 1280) -> Iterator[
 
 def ask(page: Page, prompt: str, **settings: str) -> None:
     """Fill the form by keys, as a reader would, and wait for the answer."""
-    for name, value in settings.items():
-        field = page.locator(f"#settings [name={name}]")
-        field.select_option(value) if name in ("method", "nodes") else field.fill(value)
+    choose(page, **settings)
     page.locator("#composer textarea").fill(prompt)
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_contain_text("Answer complete")
+
+
+def choose(page: Page, **settings: str) -> None:
+    """Change settings; at temperature 0 the page takes no seed."""
+    opener = page.locator(".opens-settings:visible")
+    if is_sheet := bool(settings and opener.count()):
+        opener.click()
+    for name in sorted(settings, key="seed".__eq__):
+        field = page.locator(f"#settings [name={name}]")
+        if name in ("method", "nodes"):
+            field.select_option(settings[name])
+        elif name != "seed" or field.is_visible():
+            field.fill(settings[name])
+    if is_sheet:
+        page.locator("#close-settings").click()
+
+
+def more(page: Page) -> None:
+    """Unfold what stands behind "…" under the last answer."""
+    page.get_by_role("button", name="More of this answer").last.click()
 
 
 def upload(page: Page, name: str, content: str) -> None:

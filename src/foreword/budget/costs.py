@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from foreword.budget.constants import C
-from foreword.estimators import (
-    DECAY,
-    OUTLIER,
-    LinearCost,
-    interpolated,
-    steadied,
-)
+from foreword.estimators import DECAY, OUTLIER, LinearCost, interpolated, steadied
 
 
 class Costs:
@@ -93,6 +87,11 @@ class DraftingCost:
     def measured(self) -> bool:
         """Whether a round with nothing to catch up on was seen."""
         return self._line.weight > 0
+
+    @property
+    def rounds(self) -> int:
+        """Return the rounds that the fit rests on; old ones count less."""
+        return round(self._line.weight)
 
     @property
     def catch_up_measured(self) -> bool:

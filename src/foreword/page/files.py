@@ -56,9 +56,7 @@ NAMES = tuple(
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Return a file of the page and its media type; None if there is none of
-    this name.
-    """
+    """Return a file of the page and its media type; None if it has no such file."""
     if name not in NAMES:
         return None
     path = STATIC / name
@@ -97,10 +95,7 @@ def self_contained(recordings: Iterable[Shown], title: str = "Foreword") -> str:
 def write_self_contained(
     file: Path, recordings: Iterable[Shown], title: str = "Foreword"
 ) -> None:
-    """Write a self-contained page.
-
-    Raises InvalidRequest if the file cannot be written.
-    """
+    """Write a self-contained page; InvalidRequest if the file cannot be written."""
     check_writable(file)
     with room(file), atomic_file(file) as partial:
         partial.write_text(self_contained(recordings, title), encoding="utf-8")

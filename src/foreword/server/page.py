@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -120,9 +121,8 @@ def described(service: Service) -> dict[str, Any]:
         rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
         for rows in ROWS
     }
-    overhead, drafting = (
-        (learned.overhead, learned.drafting_cost) if learned else (0.0, None)
-    )
+    overhead = learned.overhead if learned else 0.0
+    drafting = learned.drafting_cost if learned else None
     per_token = None
     if drafting is not None and drafting.measured:
         start = drafting.seconds(0)
@@ -130,12 +130,13 @@ def described(service: Service) -> dict[str, Any]:
             "start_ms": short(MILLI * start),
             "token_ms": short(MILLI * (drafting.seconds(1) - start)),
             "unread_ms": short(MILLI * drafting.catch_up(1)),
+            "rounds": drafting.rounds,
         }
     scheduler = llm.engine.scheduler
     return {
         "model": service.name,
         "method": llm.method,
-        "dtype": str(llm.target.dtype).removeprefix("torch."),
+        "draft": PurePath(llm.session.label(llm.method).partition(" from ")[2]).name,
         "context": service.context,
         "images": reads_images(llm.target),
         "sampling": llm.sampling,
@@ -143,7 +144,6 @@ def described(service: Service) -> dict[str, Any]:
         "methods": [
             {"name": name, "summary": method(name).about.summary} for name in usable
         ],
-        "plain_tokens_per_second": short(1 / (forward[1] + overhead)),
         "costs": {
             "forward_ms": {
                 str(rows): short(MILLI * seconds) for rows, seconds in forward.items()

@@ -5,7 +5,7 @@ import { emitted } from "./recording.js";
 
 let answers = 0;
 /** Whether the stage covers the text, as in style.css: then a round opens by a tap or a key, not by passing over it. */
-const covered = matchMedia("(max-width: 860px)");
+export const covered = matchMedia("(max-width: 860px)");
 
 /** A text made of rounds. `onopen(index)` is called with the round to show, or null to show none. */
 export class AnswerView {

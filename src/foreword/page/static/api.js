@@ -30,25 +30,37 @@ async function request(path, options = {}) {
 }
 
 /** Re-score a recording: `recording`, `methods`, `nodes`. */
-export const whatIf = async (asked) => (await request("speculation/whatif", { method: "POST", body: JSON.stringify(asked) })).json();
+export const whatIf = (asked, signal) => posted("speculation/whatif", asked, signal);
+
+const posted = async (path, body, signal) => (await request(path, { method: "POST", body: JSON.stringify(body), signal })).json();
+
+/** Return how many tokens a text has. */
+export const tokenCount = async (prompt) => (await posted("tokenize", { prompt })).count;
+
+/** Return a first question as the model reads it, with what the chat template adds. */
+export async function templated(text) {
+  const { tokens } = await posted("tokenize", { messages: [{ role: "user", content: text }] });
+  return (await posted("detokenize", { tokens })).prompt;
+}
 
 /** Return the model, its methods, and the measured costs of this machine. */
 export const described = async () => (await request("speculation")).json();
 
 /**
  * Ask for an answer and call `onround` for each round as it arrives, with what was added to the message since the round
- * before, and before them `onread` with the tokens of the prompt that are read, and all of them. What the last rounds
+ * before, and before them `onread` with how much of the prompt is read (processed, total, cache, time_ms). What the last rounds
  * held back comes at the end, without a round. Returns the recording without its rounds. `asked`: messages, temperature, seed, max_tokens, speculative.
  */
 export async function answer(asked, onround, signal, onread = () => {}) {
   const body = { ...asked, stream: true, return_progress: true, stream_options: { include_speculation: true } };
-  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  const path = "prompt" in body ? "v1/completions" : "v1/chat/completions"; // of a model without a chat template
+  const response = await request(path, { method: "POST", body: JSON.stringify(body), signal });
   let [recording, deltas] = [null, []];
   for await (const event of events(response.body)) {
     if (event.error) throw new ServerError(event.error.message, 500);
-    if (event.prompt_progress) onread(event.prompt_progress.processed, event.prompt_progress.total);
+    if (event.prompt_progress) onread(event.prompt_progress);
     for (const choice of event.choices) {
-      deltas.push(choice.delta ?? {});
+      deltas.push(choice.delta ?? { content: choice.text ?? "" });
       if (choice.speculation) {
         onround(choice.speculation, deltas);
         deltas = [];

@@ -82,6 +82,13 @@ export function copyButton(text, label = "Copy") {
   return el("button", { type: "button", class: "small copy", text: label, onclick: copy });
 }
 
+/** Save a text as a file. */
+export function download(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 0);
+}
+
 /** Copy a text. Over plain HTTP a browser has no clipboard of its own, and a selection is copied instead. */
 async function copied(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text).catch(() => {});

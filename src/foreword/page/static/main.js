@@ -7,9 +7,12 @@ import { byId, el } from "./dom.js";
 import { Scene } from "./chat/scene.js";
 import { isImage } from "./chat/images.js";
 import { Lanes, Race } from "./race.js";
+import { paceOf } from "./pace.js";
 import { parsed } from "./recording.js";
 import { speedMenu } from "./replay.js";
+import { gainOf } from "./figures.js";
 import { Settings } from "./chat/settings.js";
+import { examplesFor, methodName, modelName } from "./chat/words.js";
 import { Stage } from "./stage.js";
 import { savedSettings, saveSettings } from "./chat/store.js";
 
@@ -34,6 +37,7 @@ function wireTabs() {
     }
     document.body.dataset.tab = tab.dataset.tab;
     stage.turnTo(tab.dataset.tab);
+    if (!first && tab.dataset.tab !== "chat") scrollTo(0, 0);
     // a fragment that is set while the page loads would scroll to its section
     if (!first) history.replaceState(null, "", `#${tab.dataset.tab}`);
     if (focus) tab.focus();
@@ -52,6 +56,7 @@ function wireTabs() {
 /** Show a recording, beside its plain counterpart if there is one. */
 function shown({ title, recording, plain = null }) {
   const card = stage.newCard(title);
+  card.plain = plain && paceOf(plain.rounds);
   card.load(recording);
   const nodes = [el("p", { class: "asked", dir: "auto", text: title }), card.element];
   if (plain) {
@@ -97,10 +102,10 @@ function wireViews(chat) {
     chat.redraw();
   };
   for (const one of switches) {
-    one.checked = one.value === (savedSettings().view ?? "tokens");
+    one.checked = one.value === (savedSettings().view ?? "read");
     one.addEventListener("change", () => show(one.value));
   }
-  show(switches.find((one) => one.checked)?.value ?? "tokens");
+  show(switches.find((one) => one.checked)?.value ?? "read");
 }
 
 /** Return what the last answer and the race measured, for the view of costs. */
@@ -109,11 +114,15 @@ function measured(racePoint) {
   const figures = card?.figures;
   const depths = figures?.depths ?? [];
   const [tried, kept] = ["tried", "kept"].map((name) => depths.reduce((sum, one) => sum + one[name], 0));
-  const pace = figures?.ms ? (1000 * figures.tokens) / figures.ms : null;
-  const plain = card?.recording?.totals.plain_tokens_per_second ?? stage.plain;
+  const times = tried ? gainOf(figures, card.view.rounds, card.plain).times : null;
   const points = racePoint ? [racePoint] : [];
-  if (tried && pace && plain) points.unshift({ name: "the last answer", draft: figures.drafted / figures.passes, speed: pace / plain });
-  return { kept, tried, points };
+  if (times) points.unshift({ name: "the last answer", draft: figures.drafted / figures.passes, speed: times });
+  return { kept, tried, points, rounds: card?.view.rounds ?? [] };
+}
+
+/** Return the model, and who drafts for it, in words. */
+function servedWords({ model, draft, method }) {
+  return `${modelName(model)}, drafts by ${draft ? modelName(draft) : `“${methodName(method)}”`}`;
 }
 
 /** Show what the server serves. */
@@ -122,10 +131,11 @@ async function connect(settings, costs, chat) {
     const info = await described();
     showError(null);
     settings.describe(info);
-    chat.images.describe(info);
-    stage.plain = info.plain_tokens_per_second;
+    chat.describe(info);
     byId("race-form").dataset.method = info.method;
-    byId("served").textContent = `${info.model} · ${info.dtype} · ${info.machine.cpu}, ${info.machine.threads} threads`;
+    byId("race-form").elements.prompt.defaultValue = examplesFor(info.model).at(-1).prompt; // until another is typed
+    byId("served").textContent = servedWords(info);
+    byId("served").title = `${info.model} on ${info.machine.cpu}, ${info.machine.threads} threads`;
     costs.describe(info);
   } catch (error) {
     showError(error);

@@ -1,13 +1,16 @@
 /** The race: the same request plain and drafted, each measured alone, shown on one clock, then compared token by token. */
 
+import { alone } from "./alone.js";
 import { answer } from "./api.js";
 import { AnswerView } from "./answer.js";
-import { byId, count, duration, el, short } from "./dom.js";
+import { byId, count, duration, el, percent, short } from "./dom.js";
 import { add, emptyFigures } from "./figures.js";
+import { over, paceOf } from "./pace.js";
 import { tokensOf } from "./recording.js";
-import { endsOf, play } from "./replay.js";
-import { PLAIN } from "./chat/settings.js";
+import { endsOf, isGreedy, play } from "./replay.js";
+import { methodName, PLAIN } from "./chat/words.js";
 
+const LONGEST_RACE = 256; // tokens of each run where the settings name no limit
 const WARM = 4; // tokens of a first, uncounted request: both runs then find the prompt read
 
 /** Return how many tokens of two answers differ, and how many there are. */
@@ -61,8 +64,8 @@ export class Lanes {
   _lane(recording) {
     const ends = endsOf(recording.rounds);
     const total = ends.at(-1) ?? 0;
-    const name = recording.method === PLAIN ? "Plain" : `Drafted by ${recording.method}`;
-    const lane = { figures: emptyFigures(), recording: recording.totals ? recording : null };
+    const name = recording.method === PLAIN ? "Plain" : `Drafted: ${methodName(recording.method)}`;
+    const lane = { figures: emptyFigures(), plain: null };
     lane.view = new AnswerView(`${name}: answer`, (index) => this.stage.open(lane, index));
     lane.push = (round) => {
       add(lane.figures, round);
@@ -87,9 +90,10 @@ export class Lanes {
 
   _prove(recordings, [plain, drafted]) {
     const { differing, length } = compared(...recordings);
-    const same = recordings[0].seed === recordings[1].seed;
-    const times = `${duration(drafted.total)} instead of ${duration(plain.total)}: ${short(plain.total / drafted.total, 2)} times as fast.`;
-    const seeds = same ? `Both had the seed ${recordings[0].seed}.` : "The seeds differ, so the texts may.";
+    drafted.plain = paceOf(recordings[0].rounds);
+    drafted.ended = true;
+    const times = `${duration(drafted.total)} after ${duration(plain.total)}: ${outcomeOf(...recordings)}`;
+    const seeds = seedsOf(...recordings);
     this.proof.replaceChildren(
       el("strong", { class: differing ? "wrong" : "right", text: `${differing} of ${count(length, "token")} differ` }),
       el("span", { text: `${times} ${seeds}` }),
@@ -97,11 +101,25 @@ export class Lanes {
   }
 }
 
-/** Return the drafted run as a point of "what pays": draft tokens in a pass, and measured speed over the plain one. */
+/** Return in words which of two recordings was faster, the plain one first: nothing is won by noise, or without a draft. */
+export function outcomeOf(plain, drafted) {
+  if (!drafted.rounds.some((one) => one.draft.length)) return "nothing was drafted, so both are plain and differ by noise only.";
+  const gain = over(paceOf(plain.rounds), paceOf(drafted.rounds));
+  if (!gain) return "too few passes to compare.";
+  if (!gain.sure) return "the difference is within the noise.";
+  return gain.times > 1 ? `${short(gain.times, 2)} times as fast.` : `drafting was slower here, by ${percent(1 / gain.times - 1)}.`;
+}
+
+function seedsOf(plain, drafted) {
+  if (plain.seed !== drafted.seed) return "The seeds differ, so the texts may.";
+  return isGreedy(plain) ? "" : `Both had the seed ${plain.seed}.`;
+}
+
+/** Return the drafted run as a point of "when it helps": draft tokens in a pass, and measured speed over the plain one; or null. */
 function pointOf([plain, drafted]) {
-  const { drafted: guesses, rounds } = drafted.totals;
-  const [slow, fast] = [plain, drafted].map((one) => endsOf(one.rounds).at(-1));
-  return { name: "the race", draft: guesses / rounds, speed: slow / fast };
+  const gain = over(paceOf(plain.rounds), paceOf(drafted.rounds));
+  const tokens = drafted.rounds.reduce((sum, one) => sum + one.draft.length, 0);
+  return gain?.sure && tokens ? { name: "side by side", draft: tokens / drafted.rounds.length, speed: gain.times } : null;
 }
 
 /** The view in which a race is run. */
@@ -134,32 +152,41 @@ export class Race {
     this.lanes.clear();
     this.stage.clear();
     const { signal } = this.running;
-    const [messages, seed] = [[{ role: "user", content: text }], this.settings.seed()];
-    const drafting = this.settings.method === PLAIN ? byId("race-form").dataset.method : this.settings.method;
-    const say = (words) => (byId("status").textContent = byId("race-state").textContent = words);
     try {
-      say("Warming up: the prompt is read once");
-      await answer({ ...this.settings.body(messages, seed, drafting), max_tokens: WARM }, () => {}, signal);
-      this.recordings = [];
-      for (const method of [PLAIN, drafting]) {
-        say(`Running alone: ${method === PLAIN ? "plain decoding" : method}`);
-        const [rounds, write] = [[], this.lanes.write(method)];
-        const onround = (round) => {
-          if (!round) return;
-          rounds.push(round);
-          write(round);
-        };
-        const recording = await answer(this.settings.body(messages, seed, method), onround, signal);
-        this.recordings.push({ ...recording, rounds });
-      }
+      await alone(() => this._both(text, signal), signal, () => this._say("Waiting until what was asked for before has ended, so that each runs alone"));
       this._show();
     } catch (error) {
       const stopped = error.name === "AbortError";
       if (!stopped) this.onerror(error);
-      say(stopped ? "Stopped" : "");
+      this._say(stopped ? "Stopped" : "");
     }
     this.running = null;
-    this.start.textContent = "Race";
+    this.start.textContent = "Compare";
+  }
+
+  _say(words) {
+    byId("status").textContent = byId("race-state").textContent = words;
+  }
+
+  /** Run a request plain, then drafted. */
+  async _both(text, signal) {
+    const [messages, seed] = [[{ role: "user", content: text }], this.settings.seed()];
+    const drafted = this.settings.method === PLAIN ? { method: byId("race-form").dataset.method, nodes: "auto" } : this.settings.drafting;
+    const bodyOf = (drafting) => ({ max_tokens: LONGEST_RACE, ...this.settings.body(messages, seed, drafting) });
+    this._say("Warming up: the prompt is read once");
+    await answer({ ...bodyOf(drafted), max_tokens: WARM }, () => {}, signal);
+    this.recordings = [];
+    for (const drafting of [{ method: PLAIN, nodes: "auto" }, drafted]) {
+      this._say(`Running alone: ${methodName(drafting.method)}`);
+      const [rounds, write] = [[], this.lanes.write(drafting.method)];
+      const onround = (round) => {
+        if (!round) return;
+        rounds.push(round);
+        write(round);
+      };
+      const recording = await answer(bodyOf(drafting), onround, signal);
+      this.recordings.push({ ...recording, rounds });
+    }
   }
 
   _show() {

@@ -1,6 +1,6 @@
 /** Recordings: the form of docs/formats/recordings.md, checked before it is shown; saved and opened as files. */
 
-import { el } from "./dom.js";
+import { download } from "./dom.js";
 
 const VERSION = 1;
 
@@ -61,7 +61,5 @@ export const milliseconds = (round) => round.propose_ms + round.score_ms + round
 
 /** Save a recording as a file. */
 export function save(recording) {
-  const url = URL.createObjectURL(new Blob([`${JSON.stringify(recording)}\n`], { type: "application/json" }));
-  el("a", { href: url, download: `foreword-${recording.method.replace(/\W+/g, "-")}-${recording.seed}.json` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 0);
+  download(`foreword-${recording.method.replace(/\W+/g, "-")}-${recording.seed}.json`, `${JSON.stringify(recording)}\n`, "application/json");
 }

@@ -1,7 +1,7 @@
 /** A recorded answer: its text, a time slider over the rounds with the heat of acceptance, play, and save. */
 
 import { AnswerView } from "./answer.js";
-import { count, el, percent, short } from "./dom.js";
+import { count, el, percent } from "./dom.js";
 import { add, emptyFigures } from "./figures.js";
 import { milliseconds, save } from "./recording.js";
 import { sentence } from "./round.js";
@@ -40,14 +40,18 @@ export function play(from, end, speed, show, done) {
   return () => cancelAnimationFrame(frame);
 }
 
-/** An answer that is written or was recorded. `onopen(round, index, rounds, view)` shows a round, `onfigures` sums. */
+/**
+ * An answer that is written or was recorded. `onopen(card, index)` shows a round, `onfigures(card)` sums. `plain` is the pace of
+ * a plain answer to the same question, or null.
+ */
 export class AnswerCard {
   constructor(label, { onopen, onfigures }) {
     this.figures = emptyFigures();
-    this.recording = null;
+    this.recording = this.plain = null;
+    this.ended = false;
     this.view = new AnswerView(label, (index) => onopen(this, index));
     this.onfigures = onfigures;
-    this.facts = el("p", { class: "note" });
+    this.facts = el("p", { class: "note sum" });
     this.slider = el("input", { type: "range", min: 0, step: 1, "aria-label": "Time: passes", oninput: () => this._seek() });
     this.button = el("button", { type: "button", text: "Play", onclick: () => this._toggle() });
     this.speed = speedMenu();
@@ -59,29 +63,26 @@ export class AnswerCard {
 
   /** Add a round while the answer is written. */
   push(round) {
+    this.ended = false;
     add(this.figures, round);
     this.view.push(round);
     this.onfigures(this);
   }
 
-  /** End with what the server recorded beside the rounds. */
-  finish(recording) {
-    this.recording = { ...recording, rounds: this.view.rounds };
+  /** End. `about`: method, seed (null if the text does not depend on one). `recording`: what the server recorded, or null. */
+  finish(about, recording = null) {
+    const { rounds } = this.view;
+    this.ended = true;
+    this.recording = recording;
     this.view.flush();
-    this.ends = endsOf(this.view.rounds);
-    this.controls.hidden = !this.view.rounds.length;
-    this.slider.max = this.slider.value = this.view.rounds.length;
+    this.ends = endsOf(rounds);
+    this.controls.hidden = !rounds.length;
+    this.save.hidden = !recording;
+    this.slider.max = rounds.length; // before the value, which it limits
+    this.slider.value = rounds.length;
     this._describe();
-    this.heat.replaceChildren(...this.view.rounds.map(heatOf));
-    const { totals } = recording;
-    const off = totals.drafted ? `${percent(totals.acceptance)} of ${count(totals.drafted, "draft token")} accepted` : "nothing drafted";
-    this.facts.textContent = [
-      `${count(totals.tokens, "token")} in ${count(totals.rounds, "pass", "passes")}`,
-      `${short(totals.tokens_per_pass)} a pass`,
-      off,
-      `method ${recording.method}`,
-      `seed ${recording.seed}`,
-    ].join(" · ");
+    this.heat.replaceChildren(...rounds.map(heatOf));
+    this.facts.textContent = rounds.length ? factsOf(this.figures, about) : "";
     this.onfigures(this);
   }
 
@@ -91,7 +92,7 @@ export class AnswerCard {
       add(this.figures, round);
       this.view.push(round);
     }
-    this.finish(recording);
+    this.finish({ method: recording.method, seed: isGreedy(recording) ? null : recording.seed }, recording);
   }
 
   _describe() {
@@ -125,6 +126,18 @@ export class AnswerCard {
     this.stop = null;
     this.button.textContent = "Play";
   }
+}
+
+/** Return whether the text of a recording depends on no seed. */
+export const isGreedy = (recording) => recording.params?.temperature === 0;
+
+function factsOf({ tokens, passes, drafted, accepted }, { method, seed }) {
+  return [
+    `${count(tokens, "token")} in ${count(passes, "pass", "passes")}${drafted && passes < tokens ? ` instead of ${tokens.toLocaleString("en")}` : ""}`,
+    ...(drafted ? [`${percent(accepted / drafted)} of ${drafted.toLocaleString("en")} drafted kept`] : ["plain"]),
+    `method ${method}`,
+    ...(seed === null ? [] : [`seed ${seed}`]),
+  ].join(" · ");
 }
 
 function heatOf(round) {

@@ -4,8 +4,8 @@ import { count, duration, el, percent, short, visible } from "./dom.js";
 import { milliseconds } from "./recording.js";
 
 const STEPS = [
-  ["propose", "propose_ms", "the drafter guesses"],
-  ["score", "score_ms", "the target reads all guesses in one pass"],
+  ["propose", "propose_ms", "the drafter proposes"],
+  ["score", "score_ms", "the target reads all drafted tokens in one pass"],
   ["verify", "verify_ms", "keep what the target would have written"],
   ["commit", "commit_ms", "append it to the text"],
 ];
@@ -34,16 +34,16 @@ export class RoundPanel {
     this.clear();
   }
 
-  /** Show how to open a round. */
-  clear() {
+  /** Show how to open a round, after what is `said` of the answer. */
+  clear(said = "") {
     this.title.textContent = "A pass, opened";
-    this.text.textContent = "Point at a word of an answer, or move through it with the arrow keys, to see what was drafted there.";
+    this.text.textContent = `${said} Point at a word of an answer, or move through its tokens with the arrow keys, to see what was drafted there.`.trim();
     this.tree.hidden = this.times.hidden = this.before.hidden = true;
   }
 
-  /** Show a round: its number and the number of rounds, from 1. */
-  show(round, number, rounds) {
-    this.title.textContent = `Pass ${number} of ${rounds}`;
+  /** Show a round. */
+  show(round, title) {
+    this.title.textContent = title;
     this.text.textContent = sentence(round);
     this.tree.hidden = this.times.hidden = false;
     this.tree.replaceChildren(branches(round, -1, new Set(round.accepted)));

@@ -13,7 +13,6 @@ export class Stage {
     this.close = el("button", { type: "button", class: "close", "aria-label": "Close", text: "×", onclick: () => this.hide() });
     this.place = place;
     place.append(el("div", { class: "inside" }, this.close, this.panel.element, this.strip.element));
-    this.plain = null;
     [this.view, this.kept] = [null, new Map()]; // view -> its card
     this.draw = oncePerFrame(() => this._draw());
     this.clear();
@@ -35,7 +34,7 @@ export class Stage {
     this.kept.set(this.view, this.card);
     this.view = view;
     this.card = this.kept.get(view) ?? null;
-    this.panel.clear();
+    this._rest();
     this.hide();
     this.draw();
   }
@@ -48,6 +47,7 @@ export class Stage {
   /** Show the figures of a card. */
   follow(card) {
     this.card = card;
+    if (card.ended) this._rest();
     this.draw();
   }
 
@@ -62,14 +62,30 @@ export class Stage {
   /** Open a round of a card; null closes it. */
   open(card, index) {
     this.card = card;
-    if (index === null) this.panel.clear();
-    else this.panel.show(card.view.rounds[index], index + 1, card.view.rounds.length);
+    if (index === null) this._rest();
+    else this.panel.show(card.view.rounds[index], `Pass ${index + 1} of ${card.view.rounds.length}`);
     this.place.classList.toggle("up", index !== null);
     this.draw();
   }
 
+  /** Show the best pass of an answer that is complete, while none is opened. */
+  _rest() {
+    const { rounds = [], selected = null } = this.card?.view ?? {};
+    const at = bestOf(rounds);
+    if (!this.card?.ended || selected !== null) this.panel.clear();
+    else if (at < 0) this.panel.clear("Every word of this answer took a pass of its own: nothing was drafted.");
+    else this.panel.show(rounds[at], `Best pass: ${at + 1} of ${rounds.length}`);
+  }
+
   _draw() {
     this.strip.element.hidden = !this.card;
-    if (this.card) this.strip.show(this.card.figures, this.card.recording?.totals.plain_tokens_per_second ?? this.plain);
+    if (this.card) this.strip.show(this.card.figures, this.card.view.rounds, this.card.plain);
   }
+}
+
+/** Return the number of the round that wrote most from its draft, or -1. */
+function bestOf(rounds) {
+  const written = rounds.map((one) => (one.accepted.length ? one.pieces.length : 0));
+  const most = Math.max(...written, 0);
+  return most ? written.indexOf(most) : -1;
 }

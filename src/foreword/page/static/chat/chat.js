@@ -1,14 +1,20 @@
-/** Conversations: turns that are asked, stopped, tried again, edited and kept by the browser. */
+/** Conversations: turns that are asked, stopped, gone on with, tried again, edited and kept by the browser. */
 
+import { alone } from "../alone.js";
 import { answer } from "../api.js";
 import { byId, count, el, Follow } from "../dom.js";
+import { History } from "./history.js";
 import { Images } from "./images.js";
+import { emptyAnswer, messagesOf } from "./messages.js";
 import { newSeed } from "./settings.js";
-import { Store } from "./store.js";
-import { emptyAnswer, messagesOf, Turn } from "./turn.js";
+import { openedBefore, rememberOpen, Store } from "./store.js";
+import { Turn } from "./turn.js";
+import { Usage } from "./usage.js";
 import { whatIfFold } from "./whatif.js";
+import { examplesFor } from "./words.js";
 
 const TITLE = 60; // characters of the first question
+const KEEPING = 2000; // milliseconds between two times that an answer is kept while it is written
 
 /** The chat. `stage` shows rounds and figures; `onerror` an error. */
 export class Chat {
@@ -19,17 +25,25 @@ export class Chat {
     this.images = new Images(this.prompt, onerror);
     this.follow = new Follow();
     this.store = new Store();
+    this.usage = new Usage(this.prompt, () => this.turns, settings);
+    const acts = {
+      open: (one) => this._open(one),
+      removed: (id) => id === this.id && this.clear(),
+      clear: () => this.clear(),
+    };
+    this.history = new History(this.store, acts, () => this.id);
     this.acts = {
       edit: (turn) => this._edit(turn),
-      again: (turn, seed) => this._again(turn, seed),
+      again: (turn, seed, drafting) => this._again(turn, seed, drafting),
+      goOn: (turn) => this._goOn(turn),
       result: (turn, results) => this._ask({ results }, this.turns.indexOf(turn) + 1),
       grown: () => this.follow.grown(),
       compare: (recording) => whatIfFold(() => recording, this.settings.usable, recording.method),
+      choices: () => this.settings.choices,
+      context: () => this.settings.context,
     };
     this._begin();
     this._wireComposer();
-    this._wireMenu();
-    this.store.ready.then(() => this._list());
   }
 
   _wireComposer() {
@@ -51,50 +65,25 @@ export class Chat {
       this._leaveEdit();
     });
     byId("leave-edit").addEventListener("click", () => this._leaveEdit());
-    for (const example of document.querySelectorAll("[data-prompt]")) {
-      example.addEventListener("click", () => this.ask(example.dataset.prompt));
-    }
-  }
-
-  _wireMenu() {
-    const menu = byId("chats");
     byId("fresh").addEventListener("click", () => this.clear());
-    byId("forget").addEventListener("click", async () => {
-      await this.store.clear();
-      menu.open = false;
-      this.clear();
-    });
-    document.addEventListener("click", (event) => {
-      if (!menu.contains(event.target)) menu.open = false;
-    });
-    menu.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") menu.open = false;
-    });
   }
 
-  /** List the conversations that are kept. */
-  _list() {
-    const all = this.store.all();
-    byId("chats").hidden = !all.length;
-    const item = (one) => {
-      const open = () => {
-        byId("chats").open = false;
-        this._open(one);
-      };
-      const remove = async () => {
-        await this.store.remove(one.id);
-        if (one.id === this.id) this.clear();
-        this._list();
-      };
-      const current = one.id === this.id ? "true" : null;
-      return el(
-        "li",
-        {},
-        el("button", { type: "button", class: "title", "aria-current": current, text: one.title, onclick: open }),
-        el("button", { type: "button", class: "small", "aria-label": `Delete ${one.title}`, text: "×", onclick: remove }),
-      );
-    };
-    byId("kept").replaceChildren(...all.map(item));
+  /** Show what the server serves, and on the first time the conversation that was open before a reload. */
+  async describe(info) {
+    this.images.describe(info);
+    const button = ({ text, prompt }) => el("button", { type: "button", text, onclick: () => this.ask(prompt) });
+    if (!this.described) await this.settings.findTemplate();
+    const { isBase } = this.settings;
+    document.querySelector(".scene").hidden = isBase;
+    if (isBase) this.prompt.placeholder = "Begin a text, and the model goes on";
+    byId("examples").replaceChildren(...examplesFor(info.model, isBase).map(button));
+    this.usage.draw();
+    if (this.described) return;
+    this.described = true;
+    await this.store.ready;
+    this.history.list();
+    const before = this.store.all().find((one) => one.id === openedBefore());
+    if (before && !this.turns.length) this._open(before);
   }
 
   _begin() {
@@ -106,11 +95,13 @@ export class Chat {
   clear() {
     this.running?.abort();
     this._begin();
+    rememberOpen(null);
     this._leaveEdit();
     this.log.replaceChildren();
     this._welcome(true);
     this.stage.clear();
-    this._list();
+    this.history.list();
+    this.usage.draw();
     this.prompt.focus();
   }
 
@@ -123,21 +114,26 @@ export class Chat {
   _open({ id, turns }) {
     this.clear();
     this.id = id;
-    for (const data of turns) {
-      const turn = this._show(structuredClone(data));
-      turn.restore();
+    rememberOpen(id);
+    for (const { question, answer: kept } of structuredClone(turns)) {
+      const drafting = { method: kept.recording?.method ?? this.settings.method, nodes: "auto" }; // of an older page, which kept none
+      this._show({ question, answer: { ...emptyAnswer(kept.seed, 1, drafting), ...kept } }).restore();
     }
-    this._list();
+    this.history.list();
+    this.usage.draw();
     this.follow.start();
   }
 
   /** Keep the conversation as it is. */
   _keep() {
     if (!this.turns.length) return;
-    const { text } = this.turns[0].data.question;
-    const title = text.trim().replace(/\s+/g, " ").slice(0, TITLE) || "An image";
-    this.store.put({ id: this.id, title, changed: Date.now(), turns: this.turns.map((turn) => turn.data) });
-    this._list();
+    const before = this.store.get(this.id);
+    const { text = "" } = this.turns[0].data.question;
+    const title = before?.named ? before.title : text.trim().replace(/\s+/g, " ").slice(0, TITLE) || "An image";
+    this.kept = Date.now();
+    this.store.put({ id: this.id, title, named: before?.named ?? false, changed: this.kept, turns: this.turns.map((turn) => turn.data) });
+    rememberOpen(this.id);
+    this.history.list();
   }
 
   /** Add a card to the conversation: a recording that was opened. */
@@ -158,34 +154,54 @@ export class Chat {
     const from = this.editing ? this.turns.indexOf(this.editing) : this.turns.length;
     this._leaveEdit();
     this.prompt.value = "";
+    this.prompt.dispatchEvent(new Event("input")); // its tokens are counted anew
     await this._ask({ text, images: this.images.take() }, from);
   }
 
   /** Ask in place of all turns from the `at`-th on. */
-  async _ask(question, at, seed = this.settings.seed()) {
+  async _ask(question, at, { seed = this.settings.seed(), drafting = this.settings.drafting, earlier = [] } = {}) {
     if (this.running) return;
-    this.onerror(null);
     for (const turn of this.turns.splice(at)) turn.element.remove();
-    const turn = this._show({ question, answer: emptyAnswer(seed) });
+    await this._write(this._show({ question, answer: emptyAnswer(seed, this.settings.temperature, drafting, earlier) }));
+  }
+
+  /** Go on with an answer that was cut or stopped, in its place. */
+  async _goOn(turn) {
+    if (this.running) return;
+    for (const later of this.turns.splice(this.turns.indexOf(turn) + 1)) later.element.remove();
+    turn.begin();
+    await this._write(turn, this.settings.isBase ? {} : { continue_final_message: true });
+  }
+
+  /** Write an answer, from its beginning or on. */
+  async _write(turn, more = {}) {
+    this.onerror(null);
     this.running = new AbortController();
     this.send.textContent = "Stop";
     byId("status").textContent = "Writing";
     this.follow.start();
-    byId("status").textContent = await this._answered(turn);
+    this._keep();
+    const said = await this._answered(turn, more);
     this.running = null;
     this.send.textContent = "Send";
     this._keep();
+    this.usage.draw();
     this.follow.grown();
+    byId("status").textContent = said;
   }
 
   /** Write the answer of a turn; returns what is said of it. */
-  async _answered(turn) {
-    const messages = messagesOf(this.turns.map((one) => one.data));
-    const body = this.settings.body(messages, turn.data.answer.seed);
-    const onround = (round, deltas) => turn.push(round, deltas);
-    const onread = (read, all) => turn.read(read, all);
+  async _answered(turn, more) {
+    const { seed, drafting } = turn.data.answer;
+    const body = { ...this.settings.body(messagesOf(this.turns.map((one) => one.data)), seed, drafting), ...more };
+    const onround = (round, deltas) => {
+      turn.push(round, deltas);
+      if (Date.now() - this.kept > KEEPING) this._keep();
+    };
+    const { signal } = this.running;
+    const onwait = () => turn.wait("Waiting until what was asked for before has ended, so that each is measured alone …");
     try {
-      const recording = await answer(body, onround, this.running.signal, onread);
+      const recording = await alone(() => answer(body, onround, signal, (progress) => turn.read(progress)), signal, onwait);
       turn.end({ recording });
       return `Answer complete: ${turn.card.facts.textContent}`;
     } catch (error) {
@@ -226,9 +242,12 @@ export class Chat {
     byId("editing").hidden = true;
   }
 
-  _again(turn, seed) {
+  /** Answer a question anew; other `drafting` is compared with what was written before. */
+  _again(turn, seed, drafting = turn.data.answer.drafting) {
     if (this.running) return;
-    this._ask(turn.data.question, this.turns.indexOf(turn), seed ?? newSeed());
+    const tried = turn.tried();
+    const earlier = seed === null ? [] : [...turn.data.answer.earlier, ...(tried ? [tried] : [])].slice(-4);
+    this._ask(turn.data.question, this.turns.indexOf(turn), { seed: seed ?? newSeed(), drafting, earlier });
   }
 
   /** Put the last question into the empty box. */

@@ -17,6 +17,9 @@ const MATHS = [
   { name: "blockMaths", level: "block", from: /\$\$|\\\[/, rule: /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])/, display: true },
   { name: "lineMaths", level: "inline", from: /\\\(|\$/, rule: /^(?:\\\(([\s\S]+?)\\\)|\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d))/, display: false },
 ];
+/** A Markdown answer in a fence of its own, as some models write it: the fence is left out. */
+const FENCED = /^\s*```(?:markdown|md)\n([\s\S]*?)(?:\n```\s*)?$/;
+const LONG_CODE = 16; // lines: longer code has its buttons at both ends
 let loading = null;
 
 /** Return a promise that the libraries are there. */
@@ -59,7 +62,7 @@ function mathsRule({ name, level, from, rule, display }) {
 /** Put an answer into a place as Markdown. The libraries must be there. */
 export function render(place, text) {
   const { DOMPurify, hljs, marked, temml } = globalThis;
-  const shown = DOMPurify.sanitize(marked.parse(text), ALLOWED);
+  const shown = DOMPurify.sanitize(marked.parse(FENCED.exec(text)?.[1] ?? text), ALLOWED);
   for (const code of shown.querySelectorAll("[data-maths]")) {
     const maths = el("span", { class: "maths" });
     temml.render(code.textContent, maths, { displayMode: code.dataset.maths === "display", throwOnError: false });
@@ -68,12 +71,26 @@ export function render(place, text) {
   for (const code of shown.querySelectorAll("pre code")) {
     const language = code.dataset.language;
     if (hljs.getLanguage(language)) code.innerHTML = hljs.highlight(code.textContent, { language }).value;
-    code.parentElement.append(copyButton(() => code.textContent, "Copy code"));
-    code.parentElement.tabIndex = 0; // it may scroll
+    dress(code, language);
   }
   for (const link of shown.querySelectorAll("a")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer";
   }
   place.replaceChildren(shown);
+}
+
+/** Put a bar over a code block: its language, a switch that wraps long lines, and a copy; long code is copied at its foot too. */
+function dress(code, language) {
+  const block = code.parentElement;
+  const text = code.textContent;
+  const copy = () => copyButton(() => text, "Copy code");
+  const wrap = el("button", { type: "button", class: "small", "aria-pressed": "false", text: "Wrap" });
+  wrap.addEventListener("click", () => wrap.setAttribute("aria-pressed", String(block.classList.toggle("wrapped"))));
+  const bar = el("div", { class: "code-bar" }, el("span", { text: language }), wrap, copy());
+  const foot = text.split("\n").length > LONG_CODE ? [el("div", { class: "code-bar" }, copy())] : [];
+  block.tabIndex = 0; // it may scroll
+  const frame = el("div", { class: "code" });
+  block.replaceWith(frame);
+  frame.append(bar, block, ...foot);
 }

@@ -2,11 +2,12 @@
 
 import { answer } from "../api.js";
 import { byId, el, percent, visible } from "../dom.js";
-import { newSeed, PLAIN } from "./settings.js";
+import { newSeed } from "./settings.js";
+import { PLAIN } from "./words.js";
 
 const MOST = 24; // tokens that one turn of the scene may write
 const CHECKED = 16; // draft tokens of the reader that one pass checks
-/** The question of the scene, and how its answer begins: a reader can guess how it goes on. */
+/** The question of the scene, and how its answer begins: a reader can tell how it goes on. */
 const QUESTION = "Summarise: The river rose in the night and the miller moved his grain upstairs.";
 const BEGINNING = "The river";
 
@@ -99,34 +100,32 @@ export class Scene {
 function said(round, typed) {
   const whose = typed ? "your" : "its";
   const [all, kept] = [round.draft.length, round.accepted.length];
-  const own = `“${visible(round.added.text)}”`;
+  const own = `“${visible(round.added.text.trim() || round.added.text)}”`;
   if (!all) return `Nothing was drafted; the model wrote ${own}.`;
-  const taken = kept === all ? `all ${all} of ${whose} draft tokens` : `${kept} of ${whose} ${all} draft tokens`;
+  const taken = kept === all ? `all ${all} of ${whose} words` : `${kept} of ${whose} ${all} words`;
   return `The model kept ${taken} and wrote ${own} itself: ${round.pieces.length} from one pass.`;
 }
 
-/** Return the reasons: a line for each draft token up to the first refusal, and how it is decided. */
+/** Return the reasons: a line for each word of the draft, and folded how it is decided. */
 function reasons(round, { params, seed }, typed) {
-  const path = [-1, ...round.accepted];
-  const refused = round.draft.find((one) => one.parent === path.at(-1));
-  const lines = round.accepted.map((node) => line(round.draft[node], true, typed));
-  if (refused) lines.push(line(refused, false, typed));
+  const kept = new Set(round.accepted);
+  const last = round.accepted.at(-1) ?? -1;
+  const outcome = (token, at) => (kept.has(at) ? "kept" : token.parent === last ? "refused" : "not reached");
+  const lines = round.draft.map((token, at) => line(token, outcome(token, at)));
   if (!lines.length) return [];
   const greedy = params.temperature === 0;
   const rule = greedy
-    ? "At temperature 0 the model writes its likeliest word, and keeps a draft that is this word."
-    : `The model draws its own word with the noise of seed ${seed}, and keeps a draft that is this word.`;
-  const other = " The rule of the papers keeps a draft with probability min(1, p/q) instead, p from the model and q from the drafter: as often or more so, but then the text depends on the draft. Here it never does.";
+    ? "At temperature 0 the model writes its likeliest word, and keeps a drafted one that is this word."
+    : `The model draws its own word with the noise of seed ${seed}, and keeps a drafted one that is this word.`;
+  const other = " The rule of the papers keeps a drafted word with probability min(1, p/q) instead, p from the model and q from the drafter: as often or more so, but then the text depends on the draft. Here it never does.";
+  const heads = [typed ? "Your word" : "Its word", "The model gives it", ""];
   return [
-    el("table", {}, el("thead", {}, el("tr", {}, ...["Draft", "p, the model", "q, the drafter", "min(1, p/q)", ""].map((text) => el("th", { scope: "col", text })))), el("tbody", {}, ...lines)),
-    el("p", { class: "note", text: rule + other }),
+    el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { scope: "col", text })))), el("tbody", {}, ...lines)),
+    el("details", { class: "note" }, el("summary", { text: "How this is decided" }), rule + other),
   ];
 }
 
-function line(token, isKept, typed) {
-  const p = token.target_prob;
-  const q = typed ? 1 : token.draft_prob; // a reader who types a word gives it all the probability
-  const odds = p === null || !q ? null : Math.min(1, p / q);
-  const cells = [visible(token.text), percent(p), percent(q), percent(odds), isKept ? "kept" : "refused"];
-  return el("tr", { class: isKept ? "accepted" : "refused" }, ...cells.map((text) => el("td", { text })));
+function line(token, outcome) {
+  const cells = [visible(token.text.trim() || token.text), outcome === "not reached" ? "" : percent(token.target_prob), outcome];
+  return el("tr", { class: outcome === "kept" ? "accepted" : outcome }, ...cells.map((text) => el("td", { text })));
 }

@@ -1,13 +1,12 @@
 /** How requests draft and sample: one form for the chat and the race, kept by the browser. */
 
+import { templated } from "../api.js";
 import { byId, el } from "../dom.js";
 import { savedSettings, saveSettings } from "./store.js";
+import { methodName, PLAIN, servedMethods } from "./words.js";
 
-/** The method without draft tokens. */
-export const PLAIN = "none";
-
-/** Methods that are listed first, beside the server's default; the others are under "More". */
-const FIRST = ["ngram", PLAIN];
+const LOOKUP = "ngram"; // the lookup that is offered where another method drafted nothing
+const TRIED = 4; // draft tokens in a pass of a try
 /** Sampling parameters of the form: their names in a request, and what a server uses that has no defaults of its own. */
 const SAMPLING = { top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
 
@@ -17,6 +16,7 @@ export class Settings {
     this.form = byId("settings");
     this.values = this.form.elements;
     this.saved = savedSettings();
+    this.isBase = false; // the model has no chat template: it goes on with a text
     this.usable = []; // methods that requests may name
     this.usual = SAMPLING; // what the server uses for parameters that a request leaves out
     for (const field of this._fields()) {
@@ -24,7 +24,27 @@ export class Settings {
     }
     this.form.addEventListener("input", () => this._changed());
     byId("defaults").addEventListener("click", () => this._reset());
+    this.form.addEventListener("keydown", (event) => event.key === "Escape" && this._sheet(false));
+    this.openers = [...document.querySelectorAll(".opens-settings")];
+    for (const opener of this.openers) opener.addEventListener("click", () => this._sheet(true, byId("close-settings")));
+    byId("close-settings").addEventListener("click", () => this._sheet(false, this.openers.find((one) => one.checkVisibility())));
+    this.form.querySelector("details.more").addEventListener("toggle", () => this._showTemplate(), { once: true });
     this._name();
+  }
+
+  /** Open or close the form where it is a sheet over the page, and go on from there. */
+  _sheet(up, focused) {
+    this.form.classList.toggle("up", up);
+    for (const opener of this.openers) opener.setAttribute("aria-expanded", String(up));
+    focused?.focus();
+  }
+
+  /** Show what the chat template writes around a first question. */
+  async _showTemplate() {
+    const question = "your question";
+    const text = await templated(question).catch(() => "");
+    const [before] = text.split(question);
+    if (before) byId("template").textContent = `Left empty, the model reads: ${before.trim()} …`;
   }
 
   _fields() {
@@ -47,6 +67,7 @@ export class Settings {
 
   _name() {
     this.form.querySelector("output").textContent = this.values.temperature.value;
+    this.values.seed.closest("label").hidden = this.temperature === 0; // no text depends on it
     const fault = this._toolsFault();
     byId("tools-fault").textContent = fault;
     this.values.tools.setAttribute("aria-invalid", String(Boolean(fault)));
@@ -54,17 +75,13 @@ export class Settings {
 
   /** Fill in what the server serves. */
   describe(info) {
-    const first = [...new Set([info.method, ...FIRST])];
-    const known = new Map(info.methods.map((one) => [one.name, one.summary]));
-    const option = (name, text) => el("option", { value: name, title: known.get(name), text });
-    const listed = first.filter((name) => known.has(name)).map((name) => option(name, `${name}: ${known.get(name)}`));
-    const others = [...known.keys()].filter((name) => !first.includes(name)).map((name) => option(name, name));
+    const methods = servedMethods(info);
+    this.usable = methods.map((one) => one.name);
     const chosen = this.values.method.value || this.saved.method || info.method;
     this.served = info.method;
-    this.usable = [...known.keys()];
-    this.values.method.replaceChildren(...listed, el("optgroup", { label: "More methods" }, ...others));
-    this.values.method.value = known.has(chosen) ? chosen : info.method;
-    this.values.tokens.max = info.context;
+    this.values.method.replaceChildren(...methods.map(({ name, text, title }) => el("option", { value: name, title, text })));
+    this.values.method.value = this.usable.includes(chosen) ? chosen : info.method;
+    this.values.tokens.max = this.context = info.context;
     this.usual = { ...SAMPLING, ...info.sampling };
     for (const [name, value] of Object.entries(info.sampling)) {
       const field = this.values[name];
@@ -79,15 +96,42 @@ export class Settings {
     return this.values.method.value;
   }
 
-  /** Return the body of a request; `method` replaces the one chosen. */
-  body(messages, seed, method = this.method) {
-    const nodes = this.values.nodes.value === "auto" ? "auto" : Number(this.values.nodes.value);
+  /** Learn whether the model has a chat template. */
+  async findTemplate() {
+    this.isBase = await templated("x").then(() => false, (error) => error.status === 400);
+  }
+
+  /** Return the method and the draft tokens that are chosen. */
+  get drafting() {
+    const { value } = this.values.nodes;
+    return { method: this.method, nodes: value === "auto" ? value : Number(value) };
+  }
+
+  get temperature() {
+    return Number(this.values.temperature.value);
+  }
+
+  /** Return the ways to draft that are offered for another try, each with the `text` of a button. */
+  get choices() {
+    const drafter = this.usable.includes(this.served) && this.served !== PLAIN ? this.served : LOOKUP;
+    const all = [
+      { method: drafter, nodes: TRIED, text: `Draft ${TRIED}`, title: `${methodName(drafter)}, ${TRIED} words a pass` },
+      { method: LOOKUP, nodes: TRIED, text: "Copy from the text", title: `${LOOKUP}: ${methodName(LOOKUP)}` },
+      { method: PLAIN, nodes: "auto", text: "Plain", title: "Nothing drafted, to compare" },
+    ];
+    return all.filter((one, at) => this.usable.includes(one.method) && all.findIndex((other) => other.method === one.method) === at);
+  }
+
+  /** Return the body of a request; `drafting`, a method and draft tokens, replaces what is chosen. */
+  body(messages, seed, { method, nodes } = this.drafting) {
+    const longest = Math.floor(Number(this.values.tokens.value));
     const system = this.values.system.value.trim();
+    const asked = this.isBase ? { prompt: messages.map((one) => one.content).join("") } : { messages: system ? [{ role: "system", content: system }, ...messages] : messages };
     return {
-      messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+      ...asked,
       seed,
-      temperature: Number(this.values.temperature.value),
-      max_tokens: Math.max(1, Number(this.values.tokens.value) || 1),
+      temperature: this.temperature,
+      ...(longest >= 1 ? { max_tokens: longest } : {}), // else up to the end of the context
       speculative: method === PLAIN ? { method } : { method, nodes },
       ...this._sampling(),
     };
@@ -99,7 +143,7 @@ export class Settings {
       .map(([name]) => [name, this.values[name].value === "" ? this.usual[name] : Number(this.values[name].value)])
       .filter(([name, value]) => value !== this.usual[name]);
     const stop = this.values.stop.value.split("\n").filter((line) => line !== "");
-    const tools = this._toolsFault() ? [] : this._tools();
+    const tools = this._toolsFault() || this.isBase ? [] : this._tools();
     return { ...Object.fromEntries(changed), ...(stop.length ? { stop } : {}), ...(tools.length ? { tools } : {}) };
   }
 

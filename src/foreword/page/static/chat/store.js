@@ -3,6 +3,7 @@
 const DATABASE = "foreword";
 const CONVERSATIONS = "conversations";
 const SETTINGS = "foreword-settings";
+const OPENED = "foreword-open"; // of this tab
 
 /** Return a promise of what a request to the database gives. */
 const resultOf = (request) =>
@@ -36,6 +37,11 @@ export class Store {
   /** Return all conversations, the latest first. */
   all() {
     return [...this.kept.values()].sort((one, other) => other.changed - one.changed);
+  }
+
+  /** Return the conversation of this id, if it is kept. */
+  get(id) {
+    return this.kept.get(id);
   }
 
   /** Keep a conversation: id, title, changed (milliseconds) and turns. */
@@ -75,5 +81,24 @@ export function saveSettings(values) {
     localStorage.setItem(SETTINGS, JSON.stringify(values));
   } catch {
     // no storage here
+  }
+}
+
+/** Remember, for this tab, the conversation that is open; null forgets it. */
+export function rememberOpen(id) {
+  try {
+    if (id === null) sessionStorage.removeItem(OPENED);
+    else sessionStorage.setItem(OPENED, id);
+  } catch {
+    // no storage here
+  }
+}
+
+/** Return the conversation that was open in this tab, or null. */
+export function openedBefore() {
+  try {
+    return sessionStorage.getItem(OPENED);
+  } catch {
+    return null;
   }
 }

@@ -1,9 +1,10 @@
 /** "What if": an answer, re-scored by the server for other methods; the text would be the same. */
 
+import { alone } from "../alone.js";
 import { whatIf } from "../api.js";
 import { count, el, percent, short } from "../dom.js";
 import { draftTree, sentence } from "../round.js";
-import { PLAIN } from "./settings.js";
+import { methodName, PLAIN } from "./words.js";
 
 /** Methods that are compared, where the server can draft with them: lookups, the default, and one trained head. */
 const COMPARED = ["suffix", "ngram", "lm", "eagle"];
@@ -13,32 +14,46 @@ const SHOWN = 8; // passes that are drawn at first
 /** Return a fold under an answer that compares methods once it is opened. `recording()` is the answer's. */
 export function whatIfFold(recording, usable, own) {
   const place = el("div", { class: "compared", "aria-live": "polite" });
-  const fold = el("details", { class: "whatif" }, el("summary", { text: "What if" }), place);
-  fold.addEventListener("toggle", async () => {
-    if (!fold.open || place.hasChildNodes()) return;
-    place.append(el("p", { class: "note", text: "The server replays this answer with other drafters …" }));
-    try {
-      const methods = [...new Set([own, ...COMPARED])].filter((name) => usable.includes(name) && name !== PLAIN);
-      const given = recording();
-      place.replaceChildren(...comparison(await whatIf({ recording: given, methods, nodes: NODES }), given));
-    } catch (error) {
-      place.replaceChildren(el("p", { class: "fault", text: error.message }));
-      place.append(el("button", { type: "button", text: "Try again", onclick: () => again(fold, place) }));
-    }
-  });
+  const fold = el("details", { class: "whatif" }, el("summary", { text: "What if others had drafted" }), place);
+  const methods = [...new Set([own, ...COMPARED])].filter((name) => usable.includes(name) && name !== PLAIN);
+  fold.addEventListener("toggle", () => fold.open && !place.hasChildNodes() && replay(place, recording(), methods));
   return fold;
 }
 
-function again(fold, place) {
-  place.replaceChildren();
-  fold.open = false;
-  fold.open = true;
+/** Replay an answer, one method after the other: it waits for what runs, and can be stopped. */
+async function replay(place, recording, methods) {
+  const stopping = new AbortController();
+  const said = el("span", { text: "Waiting until what was asked for before has ended …" });
+  const bar = el("progress", { "aria-label": "Methods replayed", max: methods.length, value: 0 });
+  place.replaceChildren(el("p", { class: "row note" }, said, bar, el("button", { type: "button", text: "Stop", onclick: () => stopping.abort() })));
+  place.scrollIntoView({ block: "nearest" });
+  const found = { outcomes: [], left_out: [] };
+  const add = ({ outcomes, left_out: leftOut }) => {
+    found.outcomes.push(...outcomes.filter((one) => one.method !== PLAIN || !found.outcomes.some((other) => other.method === PLAIN)));
+    found.left_out.push(...leftOut);
+  };
+  const run = async () => {
+    for (const [at, method] of methods.entries()) {
+      said.textContent = `The server replays this answer: ${methodName(method)}, ${at + 1} of ${methods.length}`;
+      bar.value = at;
+      add(await whatIf({ recording, methods: [method], nodes: NODES }, stopping.signal));
+    }
+  };
+  const again = (text) => el("button", { type: "button", text, onclick: () => replay(place, recording, methods) });
+  try {
+    await alone(run, stopping.signal);
+    place.replaceChildren(...comparison(found, recording));
+    place.scrollIntoView({ block: "nearest" });
+  } catch (error) {
+    if (error.name !== "AbortError") place.replaceChildren(el("p", { class: "fault", text: error.message }), again("Try again"));
+    else place.replaceChildren(...(found.outcomes.length ? comparison(found, recording) : []), el("p", { class: "row note" }, "Stopped; the server still ends the method that it was at.", again("Replay all")));
+  }
 }
 
 function comparison({ outcomes, left_out: leftOut }, recording) {
   const passes = new Passes(recording);
-  const heads = ["method", "draft tokens", "passes", "a pass", "accepted", "ms", "over plain"];
-  const rows = outcomes.map((one) => {
+  const heads = ["method", "drafted", "passes", "a pass", "kept", "ms", "over plain"];
+  const rows = outcomes.sort((one, other) => one.seconds - other.seconds).map((one) => {
     const accepted = one.drafted ? `${percent(one.accepted / one.drafted)} of ${one.drafted}` : "–";
     const cells = [one.method, one.nodes || "–", one.passes, short(one.tokens_per_pass), accepted, short(1000 * one.seconds), `${short(one.over_plain, 2)}×`];
     const row = el("tr", { class: one.method === PLAIN ? "plain" : "" }, ...cells.map((text) => el("td", { text: String(text) })));
