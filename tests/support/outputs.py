@@ -65,11 +65,6 @@ OUTPUTS = (
     ),
     Output(
         "hermes",
-        f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>',
-        calls=BOTH[:1],
-    ),
-    Output(
-        "hermes",
         "<think>\nA < B.\n\nSo <tool_call>?\n</think>\n\nI look.\n\n"
         f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>\n'
         f'<tool_call>{{"arguments":{SQUARE},"id":7,"name":"get"}}</tool_call>\nDone.',
@@ -106,9 +101,6 @@ OUTPUTS = (
         calls=(("get", "{}"),),
     ),
     Output(
-        "llama", f'{{"name": "get_weather", "parameters": {PARIS}}}', calls=BOTH[:1]
-    ),
-    Output(
         "llama",
         f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": '
         f"{PARIS}}}; "
@@ -134,7 +126,6 @@ OUTPUTS = (
         BOTH,
         "Hm [1].",
     ),
-    Output("mistral-args", f"[TOOL_CALLS]get_weather{PARIS}", calls=BOTH[:1]),
     Output(
         "generic",
         f'I look.\n```json\n{{"tool_calls": [{{"name": "get_weather", "arguments": '
@@ -142,9 +133,6 @@ OUTPUTS = (
         f'{{"name": "get", "arguments": {SQUARE}}}]}}\n```\nDone.',
         "I look.Done.",
         BOTH,
-    ),
-    Output(
-        "generic", f'{{"name": "get_weather", "arguments": {PARIS}}}', calls=BOTH[:1]
     ),
     Output(
         "generic",

@@ -30,6 +30,7 @@ ONE_CALL = (
     f"<|python_tag|>{CALL}",
     f"[TOOL_CALLS][{CALL}]",
     f"[TOOL_CALLS] {CALL}",
+    f"[TOOL_CALLS]get_weather{json.dumps(PARIS)}",
     '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 3}',
     f'{{"tool_calls": [{CALL}]}}',
     f'{{"type": "function", "function": {CALL}}}',

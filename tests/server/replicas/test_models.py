@@ -315,15 +315,8 @@ def test_own_names_come_before_any_other_names():
         "o1:x": "o1:x",
     }
     for any_model in (True, False):
-        models = ManyModels(
-            entries,
-            never,
-            Log(),
-            memory=2**40,
-            seconds=0,
-            gpus=False,
-            any_model=any_model,
-        )
+        options = dict(seconds=0, gpus=False, any_model=any_model)
+        models = ManyModels(entries, never, Log(), memory=2**40, **options)
         for name, expected in names.items():
             assert models.named(name).entry.name == expected
         if any_model:
