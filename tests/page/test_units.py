@@ -17,25 +17,15 @@ EXPECTED = {
     ],
     "differing": [[1, 3], [1, 3], [0, 1]],
     "costs": [10, 15, 21, 1.75, 4, 4 * 10 / (13 + 1 + 6), 1, 3],
-    "order": "last waits,first begins,AbortError,first ends,last begins,last ends",
+    "order": "last waits, first begins, AbortError, first ends, last begins, last ends",
     "read": "Reading the conversation: 2,560 of 7,979 tokens, 512 of them known from "
     "before, about 54 s left",
-    "models": [
-        "Qwen2.5 Coder 0.5B Instruct · Q4_K_M",
-        "SmolLM2 135M Instruct",
-        "foreword-family",
-    ],
+    "models": "Qwen2.5 Coder 0.5B Instruct · Q4_K_M, SmolLM2 135M Instruct, "
+    "foreword-family",
     "methods": ["lm none ngram other", "lm none ngram mtp quantized tli other"],
-    "examples": [
-        "Write a long list of animals",
-        "A class with tests",
-        "Explain it simply",
-    ],
+    "examples": "Write a long list of animals, A class with tests, Explain it simply",
 }
 
 
 def test_functions_of_the_page(page: Page) -> None:
-    found = page.evaluate(UNITS)
-    found["order"] = ",".join(found["order"])
-    found["methods"] = [" ".join(names) for names in found["methods"]]
-    assert found == EXPECTED
+    assert page.evaluate(UNITS) == EXPECTED
