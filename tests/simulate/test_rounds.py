@@ -224,8 +224,6 @@ def scheduled(costs: ReplicaCosts, sizes: list[tuple[int, int]]) -> list:
                 ended.append(one.id)
                 scheduler.retire(one)
         seconds = costs.forward_seconds(rows)
-        if any(entry.read == 1 and entry.writes for entry in entries):
-            wrote = sum(entry.writes for entry in entries)
-            scheduler.share.measure(seconds, rows - wrote)
+        scheduler.measure(entries, seconds)
         rounds.append((seconds, sorted(begun), sorted(ended)))
     return rounds

@@ -106,8 +106,7 @@ class LLM:
             (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.
         chunk: Prompt tokens read in one round.
-        read_ms: Milliseconds by which reading prompts lengthens a round while others
-            write. Default: as long as the round itself takes.
+        read_ms: Milliseconds of a round for prompts while others write (serving.md).
         cache_tokens: Most tokens of keys and values held. Default: a quarter of the
             free memory (docs/kv-cache.md).
         trust_remote_code: Permission to run code from the model's folder.

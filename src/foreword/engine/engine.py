@@ -355,8 +355,7 @@ class Engine:
             len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees
         )
         reading = sum(entry.read for entry in scheduled) - wrote
-        if any(entry.read == 1 and entry.writes for entry in scheduled):
-            self.scheduler.share.measure(self.clock.total, reading)
+        self.scheduler.measure(scheduled, self.clock.total)
         for entry in scheduled:
             if not entry.writes:
                 entry.sequence.stats.read(self.clock, entry.read)

@@ -203,6 +203,12 @@ class Scheduler:
             left = max(0, left - read)
         return reads
 
+    def measure(self, scheduled: Sequence[ScheduledSequence], seconds: float) -> None:
+        """Learn from a round how much of a prompt one may read while others write."""
+        if any(entry.read == 1 and entry.writes for entry in scheduled):
+            read = sum(entry.read - entry.writes for entry in scheduled)
+            self.share.measure(seconds, read)
+
     def preempt(self) -> Request:
         """Put the running sequence that came last, of those with the worst priority,
         back into the queue.
