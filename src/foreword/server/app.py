@@ -78,6 +78,8 @@ def build_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if batches is not None:
             batches.start()
+        if service.known:
+            service.log.event("prompts known", tokens=service.known)
         yield
         if batches is not None:
             await batches.stop()

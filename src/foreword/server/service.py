@@ -98,10 +98,12 @@ class Service:
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
         self.texts = Texts(self._requests)
+        self.known = 0
+        """Tokens of prompts that an earlier start has read."""
         self._prefixes: PrefixFile | None = None
         if settings.prefix_folder is not None:
             self._prefixes = PrefixFile(llm.target, settings.prefix_folder)
-            self.log.event("prompts read", tokens=self._prefixes.read())
+            self.known = self._prefixes.read()
         self.traces = _traces(self.name)
 
     def _requests(self) -> Requests:
