@@ -38,6 +38,7 @@ ONE_CALL = (
         f'{{"id": "a", "type": "function", "function": {{"name": "get_weather", '
         f'"arguments": {TEXT}}}}}'
     ),
+    f'{{"tool_calls": [{{"type": "function", "function": {CALL}}}]}}',
     f'{{"name": "get_weather", "arguments": {TEXT}}}',
     f'{{"arguments": {TEXT}, "name": "get_weather"}}',
     '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}',
@@ -200,6 +201,8 @@ def test_literals_of_python_become_json():
 
 
 def test_nested_values_are_bounded():
+    for opened in ('{"function": ', '{"type": 1, "function": ', '{"tool_calls": ['):
+        assert read("hermes", opened * 5000) == []
     for bracket in "[({":
         deep = "get(x=" + (bracket if bracket != "{" else "{'a':") * 5000
         assert read("hermes", deep) == []

@@ -22,6 +22,8 @@ NAME = '"name"'
 ARGUMENTS = '"arguments"'
 FUNCTION = '"function"'
 LIST = '"tool_calls"'
+LEVELS = 2
+"""Objects around a call: of a list of calls, and of a function."""
 MEMBERS = {
     NAME: NAME,
     '"tool_name"': NAME,
@@ -117,22 +119,26 @@ class Calls:
         while True:
             yield from reader.space()
             yield from reader.literal("{")
-            yield from self.opened()
+            yield from self.opened(levels=1)
             yield from reader.space()
             if not (yield from reader.any_of(",")):
                 break
         yield from reader.literal(bracket)
 
-    def opened(self) -> Reading[None]:
+    def opened(self, *, levels: int = LEVELS) -> Reading[None]:
         """Read {"name": …, "arguments": {…}} after its brace, in any order, or
         {"tool_calls": […]}; a missing brace at the end of a call is forgiven.
+
+        `levels`: of objects that may hold calls; a list needs 2, a function 1.
         """
         self.closing = False
         yield from self.reader.space()
         key = yield from self.reader.one_of((LIST, *MEMBERS))
         if key != LIST:
-            yield from self._members(key)
+            yield from self._members(key, levels)
             return
+        if levels < LEVELS:
+            raise Mismatch
         yield from self._colon()
         yield from self.reader.literal("[")
         yield from self.listed("]")
@@ -145,7 +151,7 @@ class Calls:
         self.write(arguments, "")
         self.end()
 
-    def _members(self, key: str) -> Reading[None]:
+    def _members(self, key: str, levels: int) -> Reading[None]:
         """Read the members of a call object, after the first key."""
         reader = self.reader
         name, text = "", ""
@@ -156,8 +162,8 @@ class Calls:
                 raise Mismatch
             seen.add(kind)
             yield from self._colon()
-            if kind == FUNCTION and (yield from reader.any_of("{")):
-                yield from self.opened()
+            if kind == FUNCTION and levels and (yield from reader.any_of("{")):
+                yield from self.opened(levels=0)
                 seen |= {NAME, ARGUMENTS}
             elif kind in (NAME, FUNCTION):
                 name = self._names[(yield from reader.one_of(self._names))]
