@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from foreword.cli.common.session import Answer
     from foreword.types import Delta, Origin
 
-STYLES: dict[Origin, str] = {"accepted": "green", "bonus": ""}
+STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
 CONTROL = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     127: 0x2421,
