@@ -5,12 +5,10 @@ the same text.
 import json
 import re
 import sys
-from shutil import copy
 from xml.etree import ElementTree
 
 import pytest
 
-import tiny_whisper
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
 
@@ -144,10 +142,6 @@ def test_bench_measures_on_another_device_where_it_can(here, kind):
         ("serve --method none", "No such option: --method"),
         ("batch 4 --plot x.png", "No such option: --plot"),
         ("limit --limit-prompts 3", "No such option: --limit-prompts"),
-        ("speech . --quick --model x", "No such option: --quick"),
-        ("speech .", "Missing option '--model'"),
-        ("speech --model x", "Missing argument 'DIR'"),
-        ("speech nowhere --model x", "nowhere"),
         ("nonsense", "nonsense"),
     ],
 )
@@ -195,31 +189,6 @@ def test_quiet_bench_writes_its_table_alone(here, unbarred):
     assert found.stdout
     assert found.stderr == ""
     assert here(*asked).stderr
-
-
-def test_bench_transcribes_the_sounds_of_a_folder(here, tmp_path):
-    model = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "model")
-    (tmp_path / "sounds").mkdir()
-    copy(tiny_whisper.SOUND, tmp_path / "sounds")
-    asked = (
-        "bench",
-        "speech",
-        str(tmp_path / "sounds"),
-        "--model",
-        str(model),
-        "--dtype",
-        "float32",
-    )
-    report = json.loads(
-        here(*asked, "--max-tokens", "8", "--method", "suffix", "--json", "-").stdout
-    )
-    assert [(row["name"], row["temperature"]) for row in report["rows"]] == [
-        ("none", 0),
-        ("suffix", 0),
-        ("transformers.generate", 0),
-    ]
-    assert [row["same_text"] for row in report["rows"]] == [True] * 3
-    assert report["settings"]["max_tokens"] == 8
 
 
 def test_batches_slower_than_asked_for_fail_the_command(here):
