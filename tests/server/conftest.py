@@ -22,7 +22,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="session")
 def server(llm: LLM) -> Iterator[Running]:
-    with running(llm, any_model=True) as server:
+    with running(llm) as server:
         yield server
 
 

@@ -64,7 +64,7 @@ def claude(**fields: Any) -> dict[str, Any]:
         f"cch={next(BILLS):05x};"
     )
     return {
-        "model": "claude-opus-4-8",
+        "model": "foreword-family",
         "messages": [
             {
                 "role": "user",
@@ -228,7 +228,7 @@ def test_claude_code_names_a_session_in_json(server):
     }
     got = server.post(
         "/v1/messages",
-        model="claude-haiku-4-5",
+        model="foreword-family",
         max_tokens=200,
         tools=[],
         metadata={"user_id": "u"},
@@ -464,7 +464,7 @@ SHELL = {
 def codex(**fields: Any) -> dict[str, Any]:
     """Return the twelve fields of Codex, shortened to the small model's context."""
     return {
-        "model": "gpt-5.6-codex",
+        "model": "foreword-family",
         "instructions": "You are a coding agent.",
         "input": [
             {

@@ -29,7 +29,7 @@ def test_a_message_is_the_text_of_the_library(client, llm):
     )
     expected = llm.generate([prompt], SamplingParams(seed=4, max_tokens=40))[0]
     got = client.messages.create(
-        model="claude-of-tomorrow",
+        model="foreword-family",
         system=[
             {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
         ],
@@ -81,7 +81,7 @@ def test_stop_sequences_are_named(client):
 
 def test_tokens_are_counted(client, llm):
     counted = client.messages.count_tokens(
-        model="claude-of-tomorrow", messages=[{"role": "user", "content": TALE}]
+        model="foreword-family", messages=[{"role": "user", "content": TALE}]
     )
     assert counted.input_tokens == len(llm.render([{"role": "user", "content": TALE}]))
 

@@ -117,7 +117,7 @@ def test_every_method_and_batch_give_the_same_text(server):
             "model": "foreword-family",
             "extra_body": {"speculative": {"method": "ngram", "nodes": "auto"}},
         },
-        {"model": "gpt-4o"},
+        {"model": "default"},
         {"model": "foreword-family", "extra_body": {"speculative": {"budget": "svip"}}},
     ]
 
@@ -361,7 +361,7 @@ def test_a_bad_value_is_refused_by_name(client, fields, named):
     assert refused.value.body["type"] == "invalid_request_error"
 
 
-def test_unknown_fields_are_ignored_and_unknown_models_are_not(client, serving):
+def test_unknown_fields_are_ignored_and_unknown_models_are_not(client):
     client.chat.completions.create(
         model="foreword-family",
         messages=QUESTION,
@@ -371,13 +371,9 @@ def test_unknown_fields_are_ignored_and_unknown_models_are_not(client, serving):
         store=False,
         extra_body={"prompt_cache_key": "k", "next_years_field": [1]},
     )
-    with serving() as server:
-        for name in ("llama", "gpt-5", "foreword-family:ngram:x"):
-            body = {"model": name, "messages": QUESTION, "max_tokens": 2}
-            refused = server.http.post("/v1/chat/completions", json=body)
-            assert refused.status_code == 404
-            assert "'foreword-family'" in refused.text
-            assert name == "foreword-family:ngram:x" or "--any-model" in refused.text
+    for name in ("llama", "gpt-5"):
+        with pytest.raises(openai.NotFoundError, match=r"'foreword-family'.*any-model"):
+            client.chat.completions.create(model=name, messages=QUESTION)
     with pytest.raises(openai.NotFoundError, match="ngrm"):
         client.chat.completions.create(model="foreword-family:ngrm", messages=QUESTION)
 

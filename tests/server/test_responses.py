@@ -218,7 +218,7 @@ def test_the_request_of_codex_is_served(client):
         "parameters": {"type": "object"},
     }
     got = client.responses.create(
-        model="gpt-5-codex",
+        model="foreword-family",
         instructions="You are a coding agent.",
         input=[
             {

@@ -226,7 +226,7 @@ def test_calls_in_anthropics_dialect(server):
         {"type": "web_search_1", "name": "web"},
     ]
     ask = dict(
-        model="claude-of-tomorrow",
+        model="foreword-family",
         messages=QUESTION,
         max_tokens=200,
         tools=tools,

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from foreword.engine.scheduler import ReadingShare
+from foreword.estimators import ReadingShare
 from foreword.simulate.costs import ReplicaCosts
 from foreword.simulate.load import Load, LoadRequest
 
