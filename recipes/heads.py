@@ -5,9 +5,9 @@ $ python recipes/heads.py MODELS CORPUS.jsonl.gz OUT smollm2-mtp
 $ python recipes/heads.py MODELS CORPUS.jsonl.gz OUT qwen-1.5b-eagle
 
 MODELS is the folder of `recipes/published.py`; CORPUS has records (docs/training.md),
-of which the target answers the questions anew. What was cut off is continued: the
-answers, and the training from its last checkpoint. The times are of two cores with AMX,
-which do nothing else.
+of which the target answers the questions anew. A run that was cut off is continued: its
+answers, and its training from the last checkpoint. Training wants two cores that do
+nothing else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Head:
 
 SHARED = "--length 256 --save 25"
 HEADS = {
-    # 11 minutes of answers, 45 of training
+    # 2.0 s a step on two cores with AMX
     "smollm2-eagle": Head(
         model="smollm2",
         method="eagle",

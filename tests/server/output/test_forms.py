@@ -1,5 +1,5 @@
 """Calls as models write them, whatever form their family's template asks for: read in
-every family, and text of anything that is no call.
+every family, and everything else stays text.
 """
 
 import json

@@ -55,27 +55,27 @@ class Framed(AnyForm):
         """Return the grammar of one call, or of several if `parallel`."""
         if not self.is_each:
             return self._all(functions, parallel, special)
-        one = self._tag(self._call(functions), special)
-        return grammar.separated(one, self.joined, parallel=parallel)
+        frame = self._tag(self._call(functions), special)
+        return grammar.separated(frame, self.joined, parallel=parallel)
 
     def allowed(
         self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
     ) -> Tag:
         """Return the grammar of content in which calls that are begun must be right."""
         if self.is_each:
-            one = self._tag(self._call(functions), special)
+            frame = self._tag(self._call(functions), special)
         else:
-            one = self._all(functions, parallel, special)
+            frame = self._all(functions, parallel, special)
         trigger = self.open
         if trigger not in special:
             trigger += self.begin
-        return grammar.triggered(trigger, one, special, parallel=parallel)
+        return grammar.triggered(trigger, frame, special, parallel=parallel)
 
     def _all(
         self, functions: Sequence[Function], parallel: bool, special: Collection[str]
     ) -> Tag:
-        one = grammar.tag("", self._call(functions), "")
-        calls = grammar.separated(one, self.joined, parallel=parallel)
+        call = grammar.tag("", self._call(functions), "")
+        calls = grammar.separated(call, self.joined, parallel=parallel)
         return self._tag(calls, special)
 
     def _tag(self, calls: Tag, special: Collection[str]) -> Tag:

@@ -55,13 +55,13 @@ class Marked(AnyForm):
                 grammar.arguments(function),
             )
 
-        one = grammar.tag(
+        frame = grammar.tag(
             marks.call,
             grammar.one_of(functions, call),
             marks.call_end,
             special,
         )
-        calls = grammar.separated(one, "", parallel=parallel)
+        calls = grammar.separated(frame, "", parallel=parallel)
         return grammar.tag(marks.begin, calls, marks.end, special)
 
     def allowed(

@@ -45,8 +45,8 @@ class Tagged(AnyForm):
         self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
     ) -> Tag:
         """Return the grammar of content with tagged calls."""
-        one = self._tag(functions, special)
-        return grammar.triggered(_OPEN, one, special, parallel=parallel)
+        frame = self._tag(functions, special)
+        return grammar.triggered(_OPEN, frame, special, parallel=parallel)
 
     def _tag(self, functions: Sequence[Function], special: Collection[str]) -> Tag:
         def call(function: Function) -> Tag:
