@@ -61,6 +61,10 @@ def test_another_form_has_another_file_and_a_damaged_one_is_refused(tmp_path):
         kept.path.write_bytes(kept.path.read_bytes()[:100])
         with pytest.raises(InvalidRequest, match="Delete the file"):
             kept.read()
+        taken = tmp_path / "file"
+        taken.touch()
+        with pytest.raises(InvalidRequest, match="cannot create"):
+            PrefixFile(llm.target, taken / "folder")
     with LLM(kv="int8") as other:
         assert PrefixFile(other.target, tmp_path).path != kept.path
         assert PrefixFile(other.target, tmp_path).read() == 0

@@ -25,7 +25,7 @@ from foreword.api.llm import LLM
 from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
-from foreword.errors import ForewordError, InvalidRequest, UnknownMethod
+from foreword.errors import ForewordError, InvalidRequest, UnknownMethod, words
 from foreword.model.backend import CanEnd
 from foreword.model.kv.kept import PrefixFile
 from foreword.server.answer import Answer, Call
@@ -258,13 +258,19 @@ class Service:
         """
         return reported(error, request_id, self.paths.hidden)
 
+    def _write_prefixes(self, file: PrefixFile) -> None:
+        """Write the prompts that were read; a full disk loses them, and no answer."""
+        try:
+            self.log.event("prompts written", tokens=file.write())
+        except (ForewordError, OSError) as error:
+            self.log.warn("prompts not written", reason=words(error))
+
     async def close(self) -> None:
         """End the engine's thread and the threads of texts."""
         self.texts.close()
         await self.engine.close()
         if self._prefixes is not None:
-            tokens = await asyncio.to_thread(self._prefixes.write)
-            self.log.event("prompts written", tokens=tokens)
+            await asyncio.to_thread(self._write_prefixes, self._prefixes)
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
         if self.store is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.files import atomic_file
+from foreword.files import atomic_file, check_creatable, room
 from foreword.model.kv.prefixes import PAGE, Prefix
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class PrefixFile:
         key = sha256(json.dumps(about).encode()).hexdigest()
         self._pool: Rows = pool
         self.path = folder / f"{key[:16]}.safetensors"
+        check_creatable(folder)
 
     def write(self) -> int:
         """Write the pages of texts that ended, and return their tokens."""
@@ -63,11 +64,10 @@ class PrefixFile:
                 "tenant": _tenant(prefix).decode(),
             }
             records.append(record)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         about = {"prefixes": json.dumps(records)}
-        with atomic_file(self.path) as begun:
+        with room(self.path), atomic_file(self.path) as begun:
             save_file(pages, begun, about)
-        self.path.chmod(0o600)
+            begun.chmod(0o600)
         return PAGE * len(records)
 
     def read(self) -> int:
