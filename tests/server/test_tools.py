@@ -84,18 +84,21 @@ def test_a_streamed_call_names_itself_once(client):
     assert chunks[-1].finish_reason == "tool_calls"
 
 
-def test_one_call_only_where_only_one_is_allowed(client):
-    got = client.chat.completions.create(
+def test_one_forced_call_unless_more_are_wished(client):
+    ask = dict(
         model="foreword-family",
         messages=QUESTION,
         tools=TOOLS,
         tool_choice="required",
-        parallel_tool_calls=False,
         max_tokens=200,
-        seed=3,
+        seed=13,
     )
-    assert len(got.choices[0].message.tool_calls) == 1
-    assert got.choices[0].finish_reason == "tool_calls"
+    counts = []
+    for more in ({}, {"parallel_tool_calls": False}, {"parallel_tool_calls": True}):
+        choice = client.chat.completions.create(**ask, **more).choices[0]
+        counts.append(len(choice.message.tool_calls))
+        assert choice.finish_reason == "tool_calls"
+    assert counts == [1, 1, 3]
 
 
 @pytest.mark.parametrize(("parallel", "count"), [(True, 2), (False, 1)])

@@ -4,6 +4,7 @@ reads what they accept.
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -255,6 +256,21 @@ def test_nothing_is_forced_where_nothing_must_be():
     assert structural_tag(TOOL_FORMATS["hermes"], loose, "auto") is None
     assert structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, "none") is None
     assert structural_tag(TOOL_FORMATS["hermes"], loose, "required") is not None
+
+
+@pytest.mark.parametrize("format", TOOL_FORMATS)
+def test_calls_that_are_begun_are_held_to_the_names(format: str):
+    functions = tuple(replace(one, strict=None) for one in FUNCTIONS)
+    tag = structural_tag(TOOL_FORMATS[format], functions, "auto", lazy=True)
+    grammar = compiler().compile_structural_tag(json.dumps(tag))
+    texts = [
+        "I know that.",
+        filled(format, ONE, ("get_weather", '{"town": "Paris"}')),
+        filled(format, ONE, ("other", PARIS)),
+    ]
+    matchers = [xgrammar.GrammarMatcher(grammar) for _ in texts]
+    taken = [one.accept_string(text) for one, text in zip(matchers, texts, strict=True)]
+    assert taken == [True, True, False]
 
 
 @pytest.mark.parametrize(
