@@ -4,6 +4,7 @@ have made.
 
 import json
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -11,6 +12,7 @@ from foreword import LLM, Recording, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.hindsight.playback import Known, emitted, play
 from foreword.hindsight.whatif import candidates, what_if
+from foreword.wanted import Abandoned, dropped_when
 
 PROMPT = "Write a long list of animals."
 FREE = ("ngram", "suffix", "lm", "tli", "slem")
@@ -153,3 +155,14 @@ def test_other_requests_go_on_meanwhile(llm):
     after = [token for delta in stream for token in delta.tokens]
     alone = llm.generate("The river runs", SamplingParams(temperature=0, max_tokens=12))
     assert [*before.tokens, *after] == alone[0].tokens
+
+
+@pytest.mark.parametrize("after", [0, 1, 7])
+def test_a_replay_that_nobody_waits_for_ends_and_holds_nothing(llm, after):
+    recording = recorded(llm, 0.0)
+    asked = count()
+    leaving = dropped_when(lambda: next(asked) >= after)
+    with leaving, pytest.raises(Abandoned):
+        what_if(llm, recording, ["eagle"], [2, 4])
+    assert next(asked) <= after + 3
+    assert llm.engine.idle

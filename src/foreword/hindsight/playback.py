@@ -28,6 +28,7 @@ from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, RULES
 from foreword.types import Request, Round, SamplingParams
 from foreword.verify import rule
+from foreword.wanted import check_wanted
 
 SHAPING = (
     "temperature",
@@ -210,14 +211,18 @@ def run(
     rounds: list[Round] = []
     with session.locked():
         engine.add(sequence)
-    while not engine.idle:
-        ended = tokens is not None and sequence.produced >= tokens
-        if ended or (most is not None and len(rounds) >= most):
+    try:
+        while not engine.idle:
+            check_wanted()
+            ended = tokens is not None and sequence.produced >= tokens
+            if ended or (most is not None and len(rounds) >= most):
+                break
+            with session.locked():
+                rounds += [delta.round for delta in engine.step() if delta.round]
+    finally:
+        if not engine.idle:
             with session.locked():
                 engine.abort(sequence)
-            break
-        with session.locked():
-            rounds += [delta.round for delta in engine.step() if delta.round]
     return rounds
 
 

@@ -20,6 +20,7 @@ from foreword.model import Model
 from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, METHODS, PLAIN
 from foreword.types import Round
+from foreword.wanted import check_wanted
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
@@ -158,6 +159,7 @@ def what_if(
     arms = [(PLAIN, 0, DEFAULT_RULE), *product(methods, nodes, dict.fromkeys(rules))]
     outcomes, left_out = list[Outcome](), dict[tuple[str, str], LeftOut]()
     for number, (name, count, rule) in enumerate(arms):
+        check_wanted()
         progress(f"{number} of {len(arms)}: {name}, {count} draft tokens")
         if (name, rule) in left_out:
             continue

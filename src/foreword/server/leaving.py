@@ -27,10 +27,10 @@ class Silence(Response):
 
 
 async def while_connected(
-    request: Request, threads: Executor, work: Callable[[], T]
+    request: Request, threads: Executor | None, work: Callable[[], T]
 ) -> T:
-    """Return what `work` returns, computed in one of the threads. The body of the
-    request must have been read.
+    """Return what `work` returns, computed in one of the threads (None: those of the
+    event loop). The body of the request must have been read.
 
     Once the client has left, or this task is cancelled, `check_wanted` raises Abandoned
     in the thread. The thread is waited for, so that what the request holds is freed

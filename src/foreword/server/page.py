@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -24,9 +25,11 @@ from foreword.recording import Recording
 from foreword.registry import DEFAULT_RULE, METHODS
 from foreword.server.body import content, parsed, takes
 from foreword.server.errors import ApiError
+from foreword.server.leaving import Silence, while_connected
 from foreword.server.routes import PAGE
 from foreword.server.service import Service
 from foreword.types.round import short
+from foreword.wanted import Abandoned
 
 HEADERS = {
     "content-security-policy": (
@@ -71,15 +74,21 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
     )
-    async def what_if(request: Request) -> dict[str, Any]:
-        """Re-score a recorded answer for other methods, one request at a time."""
+    async def what_if(request: Request) -> Any:
+        """Re-score a recorded answer for other methods, one request at a time, until
+        the client leaves.
+        """
         body = await content(request)
         if replaying.locked():
             raise ApiError(
                 503, "cannot replay now: another answer is replayed. Try again"
             )
+        replayed = partial(_replayed, service, body)
         async with replaying:
-            return await asyncio.to_thread(_replayed, service, body)
+            try:
+                return await while_connected(request, None, replayed)
+            except Abandoned:
+                return Silence()
 
     return router
 
