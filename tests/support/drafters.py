@@ -216,9 +216,8 @@ def levels(past: int, nodes: list[int]) -> list[Read]:
 def scores(reader: Any, text: list[int], states: torch.Tensor) -> torch.Tensor:
     """Logits of a head along a text, then of a tree of draft tokens after it."""
     rows, nodes = len(text) - len(PARENTS), text[-len(PARENTS) :]
-    reader.head_states.give(1, states[:23])
+    reader.target_states.add(1, 0, states[:rows])
     logits = [reader.read([Read(1, 0, text[:23], keep=23)])]
-    reader.head_states.give(1, states[23:rows])
     logits.append(reader.read([Read(1, 23, text[23:rows], keep=rows - 23)]))
     logits += [reader.read([read]) for read in levels(rows, nodes)]
     return torch.cat(logits).float()
@@ -226,21 +225,16 @@ def scores(reader: Any, text: list[int], states: torch.Tensor) -> torch.Tensor:
 
 def check_row_bits(reader: Any, text: list[int], states: torch.Tensor) -> None:
     """A row of a head has the same bits alone and in any batch."""
-    reader.head_states.give(1, states[:20])
+    reader.target_states.add(1, 0, states)
     reader.read([Read(1, 0, text[:20], keep=0)])
-    alone = []
-    for row in range(20, 33):
-        reader.head_states.give(1, states[row : row + 1])
-        alone.append(reader.read([Read(1, row, [text[row]])]))
+    alone = [reader.read([Read(1, row, [text[row]])]) for row in range(20, 33)]
     tree = levels(33, text[33:40])
     alone += [reader.read([level]) for level in tree]
     reader.open(2, 4 * len(text))
-    reader.head_states.give(1, states[20:33])
-    reader.head_states.give(2, states[:7])
+    reader.target_states.add(2, 0, states)
     both = [Read(2, 0, text[:7]), Read(1, 20, text[20:33], keep=13)]
     together = [reader.read(both)[1:]]
     together.append(reader.read([Read(2, 7, text[9:11], [-1, -1], 2), tree[0]])[2:])
-    reader.head_states.give(2, states[7:15])
     together.append(reader.read([tree[1], Read(2, 7, text[7:15])])[:-1])
     together.append(reader.read([Read(2, 15, text[15:18], [-1] * 3, 3), tree[2]])[3:])
     reader.close(2)

@@ -24,7 +24,7 @@ DEEP = 4
 
 class Seeded(HeadBlocks):
     """A head whose distributions are drawn from the anchor and the
-    number of states it was shown.
+    position of the anchor.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Seeded(HeadBlocks):
     def compute(self, requests: Sequence[BlockRequest]) -> torch.Tensor:
         self.asked.append(list(requests))
         made = (
-            torch.Generator().manual_seed(one.anchor * 1000 + self.seen[one.id])
+            torch.Generator().manual_seed(one.anchor * 1000 + one.end)
             for one in requests
         )
         return torch.stack(

@@ -99,7 +99,7 @@ def test_a_block_is_what_the_definition_says_in_every_round():
     for upto in ({7: 13, 8: 1}, {7: 14, 8: 1}, {7: 18, 8: 30}, {7: 40, 8: 40}):
         found = blocks.compute(
             [
-                BlockRequest(one, 100 + end, states[one][shown[one] : end])
+                BlockRequest(one, 100 + end, states[one][shown[one] : end], shown[one])
                 for one, end in upto.items()
             ]
         )

@@ -209,22 +209,23 @@ def rows(*numbers: float) -> torch.Tensor:
 
 def test_parts_become_one_and_what_was_read_is_forgotten(sequence):
     seen = TargetStates()
-    seen.add(sequence, 0, rows(0, 1))
+    seen.add(7, 0, rows(0, 1))
     assert not seen.up_to_date(sequence)
-    seen.add(sequence, 2, rows(2, 3, 4))
+    seen.add(7, 2, rows(2, 3, 4))
     assert seen.up_to_date(sequence)
-    assert seen.since(sequence, 1).flatten().tolist() == [1, 2, 3, 4]
-    assert seen.since(sequence, 4).flatten().tolist() == [4]
+    assert seen.rows(7, 1, 3).flatten().tolist() == [1, 2, 3]
+    seen.drop(7, 4)
+    assert seen.rows(7, 4, 9).flatten().tolist() == [4]
     sequence.tokens.append(6)
     assert not seen.up_to_date(sequence)
-    seen.add(sequence, 5, rows(5))
-    assert seen.since(sequence, 4).flatten().tolist() == [4, 5]
+    seen.add(7, 5, rows(5))
+    assert seen.rows(7, 4, 9).flatten().tolist() == [4, 5]
 
 
 def test_what_does_not_follow_is_not_taken_for_what_does(sequence):
     seen = TargetStates()
-    seen.add(sequence, 1, rows(1, 2, 3, 4, 5))
+    seen.add(7, 1, rows(1, 2, 3, 4, 5))
     assert not seen.up_to_date(sequence)
-    seen.forget(sequence)
-    seen.forget(sequence)
+    seen.forget(7)
+    seen.forget(7)
     assert len(seen) == 0

@@ -13,9 +13,10 @@ from torch import nn
 
 from drafters import AT_ONCE, PARENTS, check_row_bits, check_same, grown, levels, scores
 from foreword.draft.heads import eagle
-from foreword.draft.heads.eagle import EagleDrafter, NativeHead, unsupported
+from foreword.draft.heads.eagle import EagleDrafter, NativeEagle, unsupported
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
+from foreword.draft.heads.reader import StateReader
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.native.forward import reason
@@ -95,14 +96,14 @@ def head(request) -> EagleHead:
 
 
 @pytest.fixture(scope="module")
-def native_head(head) -> NativeHead:
-    found = EagleDrafter(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16))._reader
-    assert isinstance(found, NativeHead)
-    return found
+def native_head(head) -> StateReader:
+    drafter = EagleDrafter(copy.deepcopy(head).bfloat16(), beside(torch.bfloat16))
+    assert isinstance(drafter.executor, NativeEagle)
+    return drafter._reader
 
 
 @pytest.fixture
-def reader(native_head) -> Iterator[NativeHead]:
+def reader(native_head) -> Iterator[StateReader]:
     native_head.open(1, 4 * LENGTH)
     yield native_head
     native_head.close(1)
@@ -157,7 +158,7 @@ def test_node_follows_the_hidden_state_of_its_parent(reader, text, states):
     nodes, branch = text[20 : 20 + len(PARENTS)], [1, 4, 6]
 
     def after_the_text(reads: list[Read]) -> torch.Tensor:
-        reader.head_states.give(1, states[:20])
+        reader.target_states.add(1, 0, states[:20])
         reader.read([Read(1, 0, text[:20])])
         return torch.cat([reader.read([read]) for read in reads])
 
@@ -173,7 +174,7 @@ def test_node_follows_the_hidden_state_of_its_parent(reader, text, states):
 
 @NEEDS_C
 def test_node_without_a_read_parent_is_refused(reader, text, states):
-    reader.head_states.give(1, states[:20])
+    reader.target_states.add(1, 0, states[:20])
     reader.read([Read(1, 0, text[:20])])
     with pytest.raises(
         ModelError, match="cannot read draft tokens before their parents"
@@ -251,7 +252,7 @@ def test_real_text_has_draft_tokens_of_the_plain_head(monkeypatch):
             )[1]
             model.close(-3)
             drafter._reader.open(number, len(text))
-            drafter._reader.head_states.give(number, states[:-1])
+            drafter._reader.target_states.add(number, 0, states[:-1])
             said = drafter._reader.read(
                 [Read(number, 0, list(text[1:]), keep=len(text) - 1)]
             )
@@ -274,7 +275,7 @@ def test_what_it_is_not_made_for_is_computed_plainly():
     for says, (head, model) in told.items():
         if reason() is None or says.startswith("bfloat16"):
             assert says in str(unsupported(head, model))
-        assert not isinstance(EagleDrafter(head, model)._reader, NativeHead)
+        assert not isinstance(EagleDrafter(head, model).executor, NativeEagle)
 
 
 @NEEDS_C

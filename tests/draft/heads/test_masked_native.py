@@ -58,7 +58,7 @@ def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Ten
     stack.open(1, 200)
     found, shown = [], 0
     for end in ENDS:
-        wanted = [BlockRequest(1, 100 + end, states[shown:end])]
+        wanted = [BlockRequest(1, 100 + end, states[shown:end], shown)]
         stack.read_target_states(wanted)
         found.append(stack.hidden_states(wanted)[0])
         shown = end
@@ -93,12 +93,11 @@ def test_block_does_not_depend_on_batch_or_chunks(states):
         together.open(one, 200)
     seen = []
     for end in range(4, 30):
-        alone.read_target_states(
-            [BlockRequest(1, 7, states[0, max(0, end - 1) if end > 4 else 0 : end])]
-        )
-        seen.append(alone.hidden_states([BlockRequest(1, end, states[0, :0])])[0])
+        start = end - 1 if end > 4 else 0
+        alone.read_target_states([BlockRequest(1, 7, states[0, start:end], start)])
+        seen.append(alone.hidden_states([BlockRequest(1, end, states[0, :0], end)])[0])
     alone.read_target_states([BlockRequest(2, 7, states[1, :9])])
-    other = alone.hidden_states([BlockRequest(2, 50, states[1, :0])])[0]
+    other = alone.hidden_states([BlockRequest(2, 50, states[1, :0], 9)])[0]
     both = [BlockRequest(2, 50, states[1, :9]), BlockRequest(1, 29, states[0, :29])]
     together.read_target_states(both)
     found = together.hidden_states(both)
@@ -123,14 +122,9 @@ def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
         blocks.open(1, 200)
         ends = range(10, 70, 2)
         distributions = [
-            blocks.compute(
-                [
-                    BlockRequest(
-                        1, 90 + end, states[0, end - 10 if end == 10 else end - 2 : end]
-                    )
-                ]
-            )
+            blocks.compute([BlockRequest(1, 90 + end, states[0, start:end], start)])
             for end in ends
+            for start in [max(0, end - 2) if end > 10 else 0]
         ]
         said.append(torch.cat(distributions).flatten(0, 1).argmax(-1))
     assert (said[0] == said[1]).float().mean() > 0.9

@@ -47,7 +47,7 @@ def test_logits_are_those_of_the_publisher(name, target, tmp_path):
     states = torch.randn(1, 15, 96, generator=torch.Generator().manual_seed(3))
     text = tokens.tolist()
     reader.open(1, 64)
-    reader.head_states.give(1, states[0, :ROWS])
+    reader.target_states.add(1, 0, states[0, :ROWS])
     found = [reader.read([Read(1, 0, text[1 : ROWS + 1])])]
     for depth in range(2):
         read = Read(

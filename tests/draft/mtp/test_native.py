@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from drafters import check_row_bits, scores
-from foreword.draft.mtp.mtp import MtpDrafter, MtpReader, NativeMtp, unsupported
+from foreword.draft.heads.reader import StateReader
+from foreword.draft.mtp.mtp import MtpDrafter, NativeMtp, TorchMtp, unsupported
 from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.model import Model, Read
@@ -45,10 +46,10 @@ def states() -> torch.Tensor:
 
 
 @pytest.fixture
-def reader() -> Iterator[NativeMtp]:
+def reader() -> Iterator[StateReader]:
     head = trained(torch.bfloat16)
     assert unsupported(head, target("bfloat16")) is None
-    found = NativeMtp(head, target("bfloat16"))
+    found = StateReader(NativeMtp(head, target("bfloat16")))
     found.open(1, 4 * LENGTH)
     yield found
     found.close(1)
@@ -56,8 +57,8 @@ def reader() -> Iterator[NativeMtp]:
 
 def test_scores_are_those_of_torch_up_to_bfloat16(reader):
     given = states()
-    exact = MtpReader(trained(torch.float32), target("float32"))
-    rounded = MtpReader(trained(torch.bfloat16), target("bfloat16"))
+    exact = StateReader(TorchMtp(trained(torch.float32), target("float32")))
+    rounded = StateReader(TorchMtp(trained(torch.bfloat16), target("bfloat16")))
     found = []
     for one in (exact, rounded, reader):
         if one is not reader:
@@ -99,7 +100,7 @@ def test_layer_drafts_beside_a_target_in_few_bits(weights, tmp_path):
     folder = write(FAMILIES["llama"], tmp_path)
     model = Model.load(folder, dtype="bfloat16", weights=weights)
     drafter = MtpDrafter.load(None, model, None)
-    assert isinstance(drafter._reader, NativeMtp)
+    assert isinstance(drafter.executor, NativeMtp)
     one = Request(1, list(range(3, 15)), 12, SamplingParams(max_tokens=20), seed=0)
     model.open(1, 64)
     read = Read(1, 0, one.tokens[:-1], keep=0)
@@ -115,4 +116,4 @@ def test_what_c_does_not_compute_is_left_to_torch(tmp_path):
     model = Model.load(folder, dtype="float32")
     head = load(folder, model.hf, torch.float32)
     assert unsupported(copy.deepcopy(head), model) == "the target does not run in C"
-    assert isinstance(MtpDrafter(head, model)._reader, MtpReader)
+    assert isinstance(MtpDrafter.of(head, model).executor, TorchMtp)

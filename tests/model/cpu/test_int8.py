@@ -191,7 +191,8 @@ def test_loaded_heads_are_quantized():
     )
     eagle = EagleDrafter.load(heads / "eagle", beside, None)
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
-    assert [eagle._reader.model.coding, eagle._reader._fc.coding] == [forward.BYTES] * 2
+    head = eagle.executor
+    assert [head.model.coding, head._fc.coding] == [forward.BYTES] * 2
     stack = dspark.blocks._stack
     assert [stack.model.coding, stack._fc.coding] == [forward.BYTES] * 2
 

@@ -1,5 +1,5 @@
-"""Blocks of tokens that are predicted in one forward, and the base drafter for heads
-that predict one from the target's hidden states.
+"""Blocks of tokens that are predicted in one forward, and the drafter whose head
+predicts one from the target's hidden states.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
-from foreword.draft.heads.hidden_states import TargetStates
-from foreword.draft.heads.loading import Readable, load_head
+from foreword.draft.heads.loading import TrainedHead, load_head
+from foreword.draft.heads.reader import HeadDrafter, HeadReader
 from foreword.draft.tree.coupled import PredictsBlocks
-from foreword.draft.tree.drafter import ModelDrafter
 from foreword.model import Mode, Model, Read, Tokenizer
-from foreword.model.executors.torch.packed_linear import swap_in
 from foreword.native.openmp import threads_for
-from foreword.types import Batch, Request
+from foreword.types import Request
 from foreword.types.growth import GrownTree, TreeRequest
 
 
@@ -38,6 +36,13 @@ class BlockRequest:
     """The target's hidden states at the tokens before it that the head has not seen
     yet.
     """
+    start: int = 0
+    """Index of the first of these tokens."""
+
+    @property
+    def end(self) -> int:
+        """Position of the anchor."""
+        return self.start + len(self.states)
 
 
 Threads = Callable[[], AbstractContextManager[None]]
@@ -74,8 +79,8 @@ class BlockPredictor(ABC, Generic[Pending]):
 
     def close(self, id: int) -> None:
         """Forget a sequence."""
-        for state in (self._pending, self._blocks):
-            state.pop(id, None)
+        self._pending.pop(id, None)
+        self._blocks.pop(id, None)
 
     def request(self, request: Pending) -> None:
         """Have the next read of this sequence compute a new block."""
@@ -99,11 +104,9 @@ class BlockPredictor(ABC, Generic[Pending]):
         """Grow a whole tree from a sequence's block; return None where trees grow level
         by level.
         """
-        return (
-            None
-            if self._grower is None
-            else self._grower.grow(self.block(read.id), read.tokens[-1], ask)
-        )
+        if self._grower is None:
+            return None
+        return self._grower.grow(self.block(read.id), read.tokens[-1], ask)
 
     def after(
         self, distributions: Float[Tensor, "rows vocab"], tokens: Sequence[int]
@@ -121,67 +124,53 @@ class BlockPredictor(ABC, Generic[Pending]):
             self._pending = {}
             with self._threads():
                 blocks = self.compute(requests)
-            for one, distributions in zip(requests, blocks, strict=True):
-                self._blocks[one.id] = distributions
+            for request, distributions in zip(requests, blocks, strict=True):
+                self._blocks[request.id] = distributions
         return self._blocks[id]
 
 
-class HeadBlocks(BlockPredictor[BlockRequest]):
+class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
     """Block predictor with a head that reads the target's hidden states."""
 
     hidden_layers: tuple[int, ...] = ()
     """Target hidden states that the head reads, numbered as in transformers."""
 
     def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
-        """Move `head` to the target and pack it; `draft_tokens` = tokens that a block
-        predicts.
-        """
+        """Move `head` to the target; `draft_tokens` = tokens that a block predicts."""
+        HeadReader.__init__(self, target.context)
         super().__init__(target.context)
         self._threads = threads_for(head)
-        nn.Module.to(head, target.device, target.dtype)
+        nn.Module.to(head.eval(), target.device, target.dtype)
         self.target = target
         self.draft_tokens = draft_tokens
-        self.seen: dict[int, int] = {}
-        """Tokens of each sequence whose states the head has seen."""
-        self.lay_out(head.eval())
-        if supports_native_trees(target):
-            self._grower = self.tree_grower(head)
-
-    def lay_out(self, head: nn.Module) -> None:
-        """Pack the head's linear layers where that is faster."""
-        swap_in(head)
-
-    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        """Return a grower of whole trees in C; None where C does not implement how
-        tokens depend on each other.
-        """
-        del head
-        return (
-            NativeBlockTrees(self.target.vocab)
-            if isinstance(self, PredictsBlocks)
-            else None
-        )
+        if supports_native_trees(target) and isinstance(self, PredictsBlocks):
+            self._grower = NativeBlockTrees(target.vocab)
 
     @abstractmethod
     def compute(
         self, requests: Sequence[BlockRequest]
     ) -> Float[Tensor, "requests draft_tokens vocab"]: ...
 
-    def open(self, id: int, capacity: int) -> None:
-        """Reserve room for a sequence of at most `capacity` tokens."""
-        self.seen[id] = 0
-
     def close(self, id: int) -> None:
         super().close(id)
-        self.seen.pop(id, None)
+        HeadReader.close(self, id)
+
+    def extend(self, sequence: Request) -> Read:
+        name, end = sequence.id, len(sequence.tokens) - 1
+        if name not in self._read:
+            self.open(name, sequence.prompt + sequence.params.max_tokens)
+        start = self._read[name]
+        states = self.target_states.rows(name, start, end - start)
+        self.target_states.drop(name, end)
+        self._read[name] = end
+        self.request(BlockRequest(name, sequence.tokens[-1], states, start))
+        return Read(name, end, sequence.tokens[-1:])
 
 
-class BlockDrafter(ModelDrafter):
-    """Drafter that reads the target's hidden states and grows trees from one block per
-    round.
-    """
+class BlockDrafter(HeadDrafter):
+    """Drafter that grows trees from one block per round."""
 
-    HEAD: ClassVar[type[Readable]]
+    HEAD: ClassVar[type[TrainedHead]]
     """What a checkpoint is read as."""
     BLOCKS: ClassVar[Callable[[Any, Model], HeadBlocks]]
     """What computes the blocks of such a head."""
@@ -191,8 +180,7 @@ class BlockDrafter(ModelDrafter):
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> BlockDrafter:
         del tokenizer  # a head uses the target's tokenizer
-        head = load_head(source, target, cls.HEAD.read)
-        blocks = cls.BLOCKS(head, target)
+        blocks = cls.BLOCKS(load_head(source, target, cls.HEAD.read), target)
         return cls(blocks, blocks.hidden_layers)
 
     def __init__(self, blocks: HeadBlocks, hidden_layers: tuple[int, ...]) -> None:
@@ -200,36 +188,6 @@ class BlockDrafter(ModelDrafter):
         in transformers.
         """
         blocks.target.check_hidden_states(hidden_layers)
-        super().__init__(blocks)
+        super().__init__(blocks, hidden_layers)
         self.blocks = blocks
-        self.hidden_layers = hidden_layers
         self.deep = blocks.draft_tokens
-        self._target_states = TargetStates()
-
-    def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
-    ) -> None:
-        self._target_states.add(sequence, start, hidden)
-
-    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
-        return (
-            super().fit(batch, sequence, nodes)
-            if self._target_states.up_to_date(sequence)
-            else 0
-        )
-
-    def prefill(self, sequence: Request) -> Read:
-        one, end = sequence.id, len(sequence.tokens)
-        if one not in self.blocks.seen:
-            longest = sequence.prompt + sequence.params.max_tokens
-            self.blocks.open(one, longest)
-        states = self._target_states.since(sequence, self.blocks.seen[one])
-        # The head sees these now.
-        self._target_states.since(sequence, end - 1)
-        self.blocks.seen[one] = end - 1
-        self.blocks.request(BlockRequest(one, sequence.tokens[-1], states))
-        return Read(one, end - 1, sequence.tokens[-1:])
-
-    def release(self, sequence: Request) -> None:
-        super().release(sequence)
-        self._target_states.forget(sequence)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.block import BlockDrafter
-from foreword.draft.heads.block_native import NativeBlockTrees
+from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.export_layout import (
     SPECULATORS,
     ExportLayout,
@@ -205,22 +205,14 @@ class DSparkBlocks(MaskedBlocks):
 
     def __init__(self, head: DSparkHead, target: Model) -> None:
         super().__init__(head, target)
-        self._markov = head.markov_head
-
-    def tree_grower(self, head: nn.Module) -> NativeBlockTrees | None:
-        if (
-            not isinstance(head, DSparkHead)
-            or self.target.dtype != torch.bfloat16
-            or head.rank % LANES
-        ):
-            return None
-        table = head.markov_head
-        last = table.markov_w2
-        weight = last.dense if isinstance(last, PackedLinear) else last.weight
-        tables = (table.markov_w1.weight, weight)
-        grower = NativeBlockTrees(self.target.vocab, tables)
-        del table.markov_w2  # the grower holds the only, packed copy
-        return grower
+        self._markov = table = head.markov_head
+        fits = target.dtype == torch.bfloat16 and head.rank % LANES == 0
+        if fits and supports_native_trees(target):
+            last = table.markov_w2
+            weight = last.dense if isinstance(last, PackedLinear) else last.weight
+            tables = (table.markov_w1.weight, weight)
+            self._grower = NativeBlockTrees(target.vocab, tables)
+            del table.markov_w2  # the grower holds the only, packed copy
 
     @torch.inference_mode()
     def after(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,37 +20,23 @@ from foreword.model.loading.checkpoint import Checkpoint, config_of
 from foreword.registry import HEAD
 
 
-@runtime_checkable
-class Sized(Protocol):
-    """A head that says for which target it was trained."""
+class TrainedHead:
+    """A head from a checkpoint, and the sizes of the target that it was trained for."""
 
-    @property
-    def hidden_size(self) -> int:
-        """Features of the target's hidden states."""
-        ...
-
-    @property
-    def vocab(self) -> int:
-        """Tokens of the target."""
-        ...
-
-    @property
-    def target_layers(self) -> int:
-        """Layers of the target; 0 = unknown."""
-        ...
-
-
-@runtime_checkable
-class Readable(Sized, Protocol):
-    """A head that is read from a checkpoint."""
+    hidden_size: int
+    """Features of the target's hidden states."""
+    vocab: int
+    """Tokens of the target."""
+    target_layers: int = 0
+    """Layers of the target; 0 = unknown."""
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> Sized:
+    def read(cls, checkpoint: Checkpoint) -> TrainedHead:
         """Load a head. Raises ModelError for another kind, or without a tensor."""
-        ...
+        raise NotImplementedError
 
 
-Head = TypeVar("Head", bound=Sized)
+Head = TypeVar("Head", bound=TrainedHead)
 
 
 def load_head(
@@ -79,7 +65,7 @@ def checkpoint_of(source: Source) -> Checkpoint:
     return Checkpoint.read(source)
 
 
-def check_fits(source: str, head: Sized, target: HFConfig) -> None:
+def check_fits(source: str, head: TrainedHead, target: HFConfig) -> None:
     """Raise ModelError where a head was trained for a target of other sizes."""
     config = target.get_text_config()
     if (head.hidden_size, head.vocab) != (config.hidden_size, config.vocab_size):
@@ -129,7 +115,8 @@ def head_dtype(checkpoint: Checkpoint) -> torch.dtype:
     """Return the dtype of a head: of the largest of its tensors of floating-point
     numbers.
     """
-    floats = [one for one in checkpoint.tensors.values() if one.is_floating_point()]
+    tensors = checkpoint.tensors.values()
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     return max(floats, key=Tensor.numel).dtype
 
 

@@ -27,7 +27,7 @@ from foreword.draft.heads.export_layout import (
     sglang,
     vllm,
 )
-from foreword.draft.heads.loading import check_fits
+from foreword.draft.heads.loading import TrainedHead, check_fits
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -171,7 +171,7 @@ class Layout:
 Head = TypeVar("Head", bound="MaskedHead")
 
 
-class MaskedHead(nn.Module):
+class MaskedHead(TrainedHead, nn.Module):
     """Layers whose block rows attend to each other and to keys and values from the
     target's hidden states.
 
@@ -182,6 +182,8 @@ class MaskedHead(nn.Module):
         super().__init__()
         self.layout = layout
         config = layout.sizes
+        self.hidden_size, self.vocab = config.hidden_size, config.vocab_size
+        self.target_layers = layout.depth
         self.fc = nn.Linear(
             len(layout.states) * config.hidden_size, config.hidden_size, bias=False
         )
@@ -199,14 +201,6 @@ class MaskedHead(nn.Module):
             mask = torch.zeros(config.vocab_size, dtype=torch.bool)
             self.register_buffer("t2d", mask)
 
-    @classmethod
-    @abstractmethod
-    def read(cls, checkpoint: Checkpoint) -> MaskedHead:
-        """Load from a checkpoint.
-
-        Raises ModelError for another kind, or where a tensor is missing.
-        """
-
     @abstractmethod
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""
@@ -216,21 +210,6 @@ class MaskedHead(nn.Module):
         """Target ids of a reduced vocabulary."""
         offsets = cast("Tensor", self.d2t)
         return torch.arange(len(offsets), device=offsets.device) + offsets
-
-    @property
-    def hidden_size(self) -> int:
-        """Features of the target's hidden states."""
-        return self.layout.sizes.hidden_size
-
-    @property
-    def target_layers(self) -> int:
-        """Layers of the target; 0 = unknown."""
-        return self.layout.depth
-
-    @property
-    def vocab(self) -> int:
-        """Tokens of the target."""
-        return self.layout.sizes.vocab_size
 
     def remembered(
         self, states: Float[Tensor, "rows features"], positions: Int[Tensor, "rows"]

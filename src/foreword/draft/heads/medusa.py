@@ -15,15 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.block import (
-    BlockDrafter,
-    BlockRequest,
-    HeadBlocks,
-)
-from foreword.draft.heads.loading import saved
+from foreword.draft.heads.block import BlockDrafter, BlockRequest, HeadBlocks
+from foreword.draft.heads.loading import TrainedHead, saved
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.executors.torch.packed_linear import MIN_ROWS
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
@@ -48,7 +44,7 @@ class Residual(nn.Module):
         return x + F.silu(self.linear(x))
 
 
-class MedusaHeads(nn.ModuleList):
+class MedusaHeads(TrainedHead, nn.ModuleList):
     """Heads on the target's last hidden state: head k predicts the token k + 2
     positions after its input; the target predicts the next one.
 
@@ -94,11 +90,6 @@ class MedusaHeads(nn.ModuleList):
             for one, rows in zip(self._heads, rows_of, strict=True)
         ]
         return torch.cat(logits)[torch.cat(rows_of).argsort()]
-
-    @property
-    def target_layers(self) -> int:
-        """Layers of the target; 0 = unknown."""
-        return 0
 
     @property
     def _heads(self) -> Sequence[nn.Sequential]:
@@ -200,6 +191,7 @@ class MedusaBlocks(HeadBlocks):
 
     def __init__(self, heads: MedusaHeads, target: Model) -> None:
         super().__init__(heads, target, len(heads))
+        swap_in(heads)
         self._heads, self._dtype = heads, target.dtype
         self.hidden_layers = (layer_count(target.hf.config),)
         self._last: dict[int, Float[Tensor, "hidden"]] = {}

@@ -11,28 +11,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.draft.base import Source
-from foreword.draft.heads.native_states import NativeStateHead
-from foreword.draft.heads.state_drafter import StateDrafter
-from foreword.draft.heads.state_packing import StatePacking
-from foreword.draft.mtp.mtp_assistant import AssistantReader, is_assistant
+from foreword.draft.heads.native_head import NativeHead
+from foreword.draft.heads.reader import HeadDrafter, HeadExecutor, StateReader
+from foreword.draft.heads.torch_head import TorchHead
+from foreword.draft.mtp.mtp_assistant import Assistant, is_assistant
 from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, Tokenizer
-from foreword.model.architectures import (
-    drop_weights,
-    routed,
-    scales,
-    window,
-)
-from foreword.model.executors.native.angles import Angles
+from foreword.model.architectures import drop_weights, routed, window
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.rotary import rotaries_of
-from foreword.model.executors.native.rows import Rows, kv_head_count
+from foreword.model.executors.native.rows import kv_head_count
 from foreword.model.executors.native.supported import inside
 from foreword.model.executors.torch.packing import Packed
 from foreword.model.layers import layer_count
@@ -41,52 +35,28 @@ from foreword.registry import OWN_METHODS
 from foreword.types import Request
 
 
-class AssistantDrafter(StateDrafter):
-    """Drafter with a model that reads the target's keys and values, and its last hidden
-    state.
-    """
-
-    about = OWN_METHODS["mtp"]
-    reads_target = True
-
-    def __init__(self, reader: AssistantReader, target: Model) -> None:
-        super().__init__(reader, (layer_count(target.hf.config),))
-
-    def rereads(self, sequence: Request) -> bool:
-        del sequence  # it reads the end of a text alone
-        return False
-
-
-class MtpDrafter(StateDrafter):
+class MtpDrafter(HeadDrafter):
     """Drafter whose layers read the target's last hidden state, then their own; each
     tree level takes one forward of them.
 
     A single layer is used again for each further token. Several layers draft one token
-    each.
+    each. An assistant is a model of its own in the place of the layers.
     """
 
     about = OWN_METHODS["mtp"]
 
-    def __init__(
-        self,
-        head: MtpHead,
-        target: Model,
-    ) -> None:
-        """`head`: in the target's dtype, on its device."""
-        head.eval().requires_grad_(False)
-        reader = (
-            MtpReader(head, target)
-            if unsupported(head, target)
-            else NativeMtp(head, target)
-        )
-        super().__init__(reader, (layer_count(target.hf.config),))
-        if head.depth > 1:
-            self.deep = head.depth
+    def __init__(self, executor: HeadExecutor, target: Model, deep: int = 1) -> None:
+        """`deep`: number of layers."""
+        super().__init__(StateReader(executor), (layer_count(target.hf.config),))
+        self.executor = executor
+        self.reads_target = isinstance(executor, Assistant)
+        if deep > 1:
+            self.deep = deep
 
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> StateDrafter:
+    ) -> MtpDrafter:
         """Load the layers from `source`, a folder or hub id; None = from the target's
         own checkpoint.
         """
@@ -98,12 +68,23 @@ class MtpDrafter(StateDrafter):
             )
         target.check_hidden_states((layer_count(target.hf.config),))
         if source is not None and is_assistant(source):
-            return AssistantDrafter(AssistantReader(source, target), target)
+            return cls(Assistant(source, target), target)
         head = load(target.name if source is None else source, target.hf, target.dtype)
-        drafter = cls(head.to(target.device), target)
-        if isinstance(drafter._reader, NativeMtp):
-            drafter._reader.quantize()
+        drafter = cls.of(head.to(target.device), target)
+        if isinstance(drafter.executor, NativeMtp):
+            drafter.executor.quantize()
         return drafter
+
+    @classmethod
+    def of(cls, head: MtpHead, target: Model) -> MtpDrafter:
+        """Return a drafter with these layers, in the target's dtype, on its device."""
+        head.eval().requires_grad_(False)
+        kind = TorchMtp if unsupported(head, target) else NativeMtp
+        return cls(kind(head, target), target, head.depth)
+
+    def rereads(self, sequence: Request) -> bool:
+        # an assistant reads the end of a text alone
+        return not self.reads_target and super().rereads(sequence)
 
 
 def unsupported(head: MtpHead, target: Model) -> str | None:
@@ -121,28 +102,25 @@ def unsupported(head: MtpHead, target: Model) -> str | None:
     return None
 
 
-class NativeMtp(NativeStateHead):
+class NativeMtp(NativeHead):
     """The layer in C, with the target's embeddings and LM head."""
 
     def __init__(self, head: MtpHead, target: Model) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
-        whole = target.backend
-        assert isinstance(whole, NativeBackend), "see `unsupported`"
-        whole_model = whole.model
+        backend = target.backend
+        assert isinstance(backend, NativeBackend), "see `unsupported`"
+        self._backend, whole = backend, backend.model
         layer: Any = head.layers[0]
-        rotary = next(one for one in reversed(rotaries_of(target.hf)) if one)
-        super().__init__(
-            Rows([kv_head_count(target.hf)], whole_model.dim),
-            Angles([rotary]),
-            normed=True,
+        rotary = next(
+            rotary for rotary in reversed(rotaries_of(target.hf)) if rotary is not None
         )
-        self.context: int = target.context
-        self._target = target  # the C side points into it
+        super().__init__(target, [rotary], kv_head_count(target.hf), whole.dim)
+        self.context = target.context
         layers = (forward.Layer * 1)()
         self.matrices.pack_layer(layers[0], head.block)
         layers[0].window = window(head.block)
         self.pool.attach(layers)
-        described = forward.Model.from_buffer_copy(whole_model)
+        described = forward.Model.from_buffer_copy(whole)
         described.layers = 1
         described.layer = layers
         described.intermediate = inside(head.block)
@@ -151,16 +129,13 @@ class NativeMtp(NativeStateHead):
         described.distances = 0
         described.coding = forward.WHOLE
         described.join = self.matrices.pack(layer.eh_proj.weight)
-        described.embedding_norm = self._vector(layer.enorm)
-        described.state_norm = self._vector(layer.hnorm)
-        described.norm = self._vector(layer.post_norm)
-        self.describe(described, whole.words)
+        described.embedding_norm = self.norm(layer.enorm)
+        described.state_norm = self.norm(layer.hnorm)
+        described.norm = self.norm(layer.post_norm)
+        self.describe(described, backend.words)
         drop_weights(head)
-        if whole_model.coding != forward.WHOLE:
-            self._code(whole_model.coding, [])
-
-    def _vector(self, norm: Any) -> int:
-        return self.matrices.keep(scales(norm).detach().float())
+        if whole.coding != forward.WHOLE:
+            self._code(whole.coding, [])
 
     def quantize(self, *others: forward.Model, coding: int = forward.BYTES) -> None:
         """Quantize the layer, and a copy of the LM head; they stay as they are beside a
@@ -168,11 +143,9 @@ class NativeMtp(NativeStateHead):
         """
         del others
         if self.model.coding == forward.WHOLE:
-            backend = self._target.backend
-            assert isinstance(backend, NativeBackend), "see `unsupported`"
-            address = backend.model.head
-            held = backend.matrices.held
-            self._code(coding, [one for one in held if one.data_ptr() == address])
+            head = self._backend.model.head
+            held = self._backend.matrices.held
+            self._code(coding, [part for part in held if part.data_ptr() == head])
 
     def _code(self, coding: int, heads: list[Tensor]) -> None:
         """Quantize the matrices, also an LM head in `heads`."""
@@ -182,72 +155,82 @@ class NativeMtp(NativeStateHead):
         self.describe(self.model, self.words)
 
     def fused(
-        self, given: Float[Tensor, "tokens features"]
+        self, states: Float[Tensor, "tokens hidden"]
     ) -> Float[Tensor, "tokens hidden"]:
-        return given
+        return states
 
 
-class MtpReader(StatePacking):
-    """Reader of many sequences; it keeps its states at each sequence's end and draft
-    tokens: of all layers, side by side.
-    """
+class TorchMtp(TorchHead):
+    """The layers in torch; their states are those of all layers, side by side."""
 
-    def __init__(
-        self,
-        head: MtpHead,
-        target: Model,
-    ) -> None:
+    def __init__(self, head: MtpHead, target: Model) -> None:
         # packed layers have no weights to ask
         self._dtype = head.dtype
         super().__init__(head, target)
         self._head = head
-        self._target = target
-        self.context: int = target.context
+        self.context = target.context
+        self._ends: dict[int, Float[Tensor, "layers hidden"]] = {}
+        """States at the last committed token of each sequence."""
 
-    @torch.inference_mode()
-    def read(
+    def close(self, id: int) -> None:
+        super().close(id)
+        self._ends.pop(id, None)
+
+    def forward(
         self,
         reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
-        with self._threads():
-            rows = self._pack(reads)
-            depths = [depth for read in reads for depth in _depths(read)]
-            hidden = self._states(reads, rows, first=self._layer(min(depths)))
-            self.head_states.keep(reads, hidden.flatten(1))
-            if not rows.kept:
-                return hidden.new_empty(0, self._target.vocab)
-            layers = [self._layer(depths[row]) for row in rows.kept]
-            return self._target.lm_head(hidden[rows.kept, layers])
-
-    def _layer(self, depth: int) -> int:
-        """Return the layer that predicts what follows draft tokens at this depth; 0 is
-        the end of the text.
+        rows: Packed,
+        packed: Int[Tensor, "2 padded"],
+        states: Sequence[Tensor],
+    ) -> Float[Tensor, "rows features"]:
+        """Run the layers from the first that a read needs on; the states of those
+        before it are zeros.
         """
-        return min(depth, self._head.depth - 1)
-
-    def _states(
-        self, reads: Sequence[Read], rows: Packed, *, first: int
-    ) -> Float[Tensor, "rows layers hidden"]:
-        """Return the states of the layers from `first` on; zeros before it."""
-        before = torch.cat([self._before(read) for read in reads])
-        count = len(before)
-        packed = self._padded(rows)
-        lack = packed.shape[1] - count
-        embedded = self._target.embed(packed[:1]).to(before.dtype)
-        states = torch.zeros_like(before)
-        for layer in range(first, self._head.depth):
-            given = F.pad(before[:, layer], (0, 0, 0, lack))
-            found: Any = self._head(
-                layer, embedded, given[None], packed[1:], plan=rows.plan
+        beside = torch.cat(list(map(self._inputs, reads, states)))
+        count, depth = len(beside), self._head.depth
+        embedded = self._target.embed(packed[:1]).to(beside.dtype)
+        hidden = torch.zeros_like(beside)
+        for layer in range(min(self._layers(reads)), depth):
+            padded = F.pad(beside[:, layer], (0, 0, 0, packed.shape[1] - count))
+            computed: Any = self._head(
+                layer, embedded, padded[None], packed[1:], plan=rows.plan
             )
-            states[:, layer] = found[0, :count]
-            if layer + 1 < self._head.depth:
-                self._shift(reads, states[:, layer], before[:, layer + 1])
-        return states
+            hidden[:, layer] = computed[0, :count]
+            if layer + 1 < depth:
+                _shift(reads, hidden[:, layer], beside[:, layer + 1])
+        if depth > 1:
+            lengths = [len(read.tokens) for read in reads]
+            for read, part in zip(reads, hidden.split(lengths), strict=True):
+                if not read.parents:
+                    self._ends[read.id] = part[-1]
+        return hidden.flatten(1)
 
-    def _before(
+    def logits(
         self,
-        read: Read,
+        reads: Sequence[Read],
+        rows: Packed,
+        hidden: Float[Tensor, "rows features"],
+    ) -> Float[Tensor, "kept vocab"]:
+        layers = self._layers(reads)
+        last = [layers[row] for row in rows.kept]
+        by_layer = hidden.unflatten(1, (self._head.depth, -1))
+        return self._target.lm_head(by_layer[rows.kept, last])
+
+    def _layers(self, reads: Sequence[Read]) -> list[int]:
+        """Return the layer that predicts what follows each token: the first after the
+        end of the text, the next ones after draft tokens.
+        """
+        depths: list[int] = []
+        for read in reads:
+            depths += (
+                [depth + 1 for depth in read.depths]
+                if read.parents
+                else [0] * len(read.tokens)
+            )
+        return [min(depth, self._head.depth - 1) for depth in depths]
+
+    def _inputs(
+        self, read: Read, states: Tensor
     ) -> Float[Tensor, "tokens layers hidden"]:
         """Return the states that the layers read beside each token.
 
@@ -255,48 +238,27 @@ class MtpReader(StatePacking):
         layer before them (`_shift`). Draft tokens have the states of their parent.
         """
         depth = self._head.depth
+        if read.parents:
+            states = states.unflatten(1, (depth, -1))
+            return states if depth == 1 else states[:, [0, *range(depth - 1)]]
+        states = states.to(self._dtype)
+        rest = states.new_zeros(len(states), depth - 1, self._head.hidden)
+        if read.past and read.id in self._ends:
+            rest[0] = self._ends[read.id][:-1]
+        return torch.cat([states[:, None], rest], 1)
+
+
+def _shift(
+    reads: Sequence[Read],
+    states: Float[Tensor, "rows hidden"],
+    following: Float[Tensor, "rows hidden"],
+) -> None:
+    """Write the states of a layer at committed tokens to the rows after them, where the
+    next layer reads them.
+    """
+    start = 0
+    for read in reads:
+        stop = start + len(read.tokens)
         if not read.parents:
-            given = self.head_states.given(read.id).to(self._dtype)
-            rest = given.new_zeros(len(given), depth - 1, self._head.hidden)
-            if depth > 1 and (own := self._last(read)) is not None:
-                rest[0] = own[:-1]
-            return torch.cat([given[:, None], rest], 1)
-        parents = [parent + 1 for parent in read.parents[read.held :]]
-        own = self.head_states.of(read.id)[parents]
-        own = own.unflatten(1, (depth, self._head.hidden))
-        return own if depth == 1 else own[:, [0, *range(depth - 1)]]
-
-    def _last(
-        self,
-        read: Read,
-    ) -> Float[Tensor, "layers hidden"] | None:
-        """Return the states at the last committed token before a read, if there are
-        any.
-        """
-        held = self.head_states.held(read.id)
-        if held is None or not read.past:
-            return None
-        return held[0].unflatten(0, (self._head.depth, self._head.hidden))
-
-    def _shift(
-        self,
-        reads: Sequence[Read],
-        states: Float[Tensor, "rows hidden"],
-        following: Float[Tensor, "rows hidden"],
-    ) -> None:
-        """Write the states of a layer at committed tokens to the rows after them, where
-        the next layer reads them.
-        """
-        start = 0
-        for read in reads:
-            stop = start + len(read.tokens)
-            if not read.parents:
-                following[start + 1 : stop] = states[start : stop - 1]
-            start = stop
-
-
-def _depths(read: Read) -> Sequence[int]:
-    """Return the depth of each token as a draft token; 0 for committed ones."""
-    if not read.parents:
-        return [0] * len(read.tokens)
-    return [depth + 1 for depth in read.depths]
+            following[start + 1 : stop] = states[start : stop - 1]
+        start = stop

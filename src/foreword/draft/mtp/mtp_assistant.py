@@ -5,17 +5,16 @@ keys and values (transformers' `Gemma4AssistantForCausalLM`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.heads.hidden_states import HeadStates
+from foreword.draft.heads.reader import HeadExecutor
 from foreword.errors import ModelError
-from foreword.model import Mode, Model, Read
+from foreword.model import Model, Read
 from foreword.model.executors.torch.packing import Packing
 from foreword.model.loading.checkpoint import kinds
 from foreword.model.loading.config import read_config
@@ -34,18 +33,12 @@ def is_assistant(source: str | Path | None) -> bool:
     return source is not None and not set(KINDS).isdisjoint(kinds(source))
 
 
-class AssistantReader:
-    """Reader of many sequences that writes no keys and values: every draft token
-    attends to the target's, from the place of the last token of the text.
+class Assistant(HeadExecutor):
+    """A model that writes no keys and values: every draft token attends to the
+    target's, from the position of the last token of the text.
     """
 
-    mode = Mode.TREE
-
-    def __init__(
-        self,
-        source: str | Path,
-        target: Model,
-    ) -> None:
+    def __init__(self, source: str | Path, target: Model) -> None:
         """Raises ModelError where the model and the target do not fit."""
         if not isinstance(target.backend, Packing):
             raise ModelError(
@@ -55,94 +48,79 @@ class AssistantReader:
             )
         config = read_config(source)
         _check(source, config, target)
-        self._assistant: Any = _loaded(source, config, target)
-        self._assistant.to(target.device).eval().requires_grad_(False)
+        self._model: Any = _loaded(source, config, target)
+        self._model.to(target.device).eval().requires_grad_(False)
         self._target = target
         self._pages: Packing = target.backend
         self._stored = _stored(target)
         self._texts: dict[int, tuple[int, Shared]] = {}
-        """Place of the last token of each text, and the keys and values before it."""
-        self.context: int = target.context
-        self.head_states = HeadStates()
+        """Position of the last token of each text; the keys and values before it."""
+        self.context = target.context
 
     def open(self, id: int, capacity: int) -> int:
-        del id, capacity  # it keeps nothing
+        del id, capacity  # it stores nothing
         return 0
 
     def close(self, id: int) -> None:
         self._texts.pop(id, None)
-        self.head_states.forget(id)
 
     @torch.inference_mode()
-    def read(
-        self,
-        reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
-        return torch.cat([self._read(read) for read in reads])
+    def run(
+        self, reads: Sequence[Read], states: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+        """Return the logits and states of each read; of committed tokens the last one
+        alone is read, and its state stands for all of them.
+        """
+        logits: list[Tensor] = []
+        hidden: list[Tensor] = []
+        for read, beside in zip(reads, states, strict=True):
+            if not read.parents:
+                if not read.keep:
+                    hidden.append(beside)
+                    continue
+                self._texts[read.id] = self._text(read)
+            count = len(read.tokens) if read.parents else 1
+            kept, state = self._forward(read, beside[-count:], count)
+            logits.append(kept[-read.keep :])
+            hidden.append(state.expand(len(read.tokens), -1))
+        empty = hidden[0].new_empty(0, self._target.vocab)
+        return torch.cat(logits or [empty]), torch.cat(hidden)
 
-    def _read(
-        self,
-        read: Read,
-    ) -> Float[Tensor, "kept vocab"]:
-        """Return the logits after the last token of a text, or after draft tokens."""
-        if read.parents:
-            parents = [parent + 1 for parent in read.parents[read.held :]]
-            states = self.head_states.of(read.id)[parents]
-        else:
-            states = self.head_states.given(read.id)[-1:]
-            if not read.keep:
-                return states.new_empty(0, self._target.vocab)
-            self._texts[read.id] = self._text(read)
-            read = replace(read, tokens=read.tokens[-1:])
-        tokens = torch.tensor(read.tokens, device=self._target.device)
-        logits, hidden = self._run(read.id, tokens, states)
-        self.head_states.keep([read], hidden)
-        return logits[-read.keep :]
-
-    def _run(
-        self,
-        id: int,
-        tokens: Int[Tensor, "rows"],
-        states: Float[Tensor, "rows hidden"],
+    def _forward(
+        self, read: Read, states: Float[Tensor, "rows hidden"], rows: int
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows hidden"]]:
-        """Run the assistant for rows that do not see each other."""
-        rows = len(tokens)
-        end, text = self._texts[id]
+        """Run the model for the last `rows` tokens, which do not see each other."""
+        device = self._target.device
+        end, text = self._texts[read.id]
+        tokens = torch.tensor(read.tokens[-rows:], device=device)
         embedded = self._target.embed(tokens[:, None])
         beside = states[:, None].to(embedded.dtype)
         shared = {
             kind: tuple(part.expand(rows, -1, -1, -1) for part in parts)
             for kind, parts in text.items()
         }
-        out = self._assistant(
+        out = self._model(
             inputs_embeds=torch.cat([embedded, beside], -1),
-            position_ids=torch.full((rows, 1), end, device=tokens.device),
+            position_ids=torch.full((rows, 1), end, device=device),
             shared_kv_states=shared,
         )
         return out.logits[:, 0], out.last_hidden_state[:, 0]
 
     def _text(self, read: Read) -> tuple[int, Shared]:
-        """Return the place of the last token of a text, and the target's keys and
+        """Return the position of the last token of a text, and the target's keys and
         values before it.
         """
         end = read.past + len(read.tokens)
-        rows = self._pages.pool[read.id].rows(0, end)
-        where = torch.tensor(rows, device=self._target.device)
+        pool = self._pages.pool
+        rows = torch.tensor(pool[read.id].rows(0, end), device=self._target.device)
         shared = {
-            kind: [
-                part[where].transpose(0, 1)[None]
-                for part in self._pages.pool.layer(layer)
-            ]
+            kind: [part[rows].transpose(0, 1)[None] for part in pool.layer(layer)]
             for kind, layer in self._stored.items()
         }
         return end, shared
 
 
-def _loaded(
-    source: str | Path,
-    config: Any,
-    target: Model,
-) -> Any:
+def _loaded(source: str | Path, config: Any, target: Model) -> Any:
     try:
         return load_weights(source, config, target.dtype)
     except ModelError as error:
@@ -158,25 +136,21 @@ def _loaded(
 def _stored(target: Model) -> dict[str, int]:
     """Return the last layer of each kind of attention that writes keys and values."""
     config = target.hf.config.get_text_config()
-    own = config.num_hidden_layers - config.num_kv_shared_layers
-    return {kind: layer for layer, kind in enumerate(config.layer_types[:own])}
+    count = config.num_hidden_layers - config.num_kv_shared_layers
+    return {kind: layer for layer, kind in enumerate(config.layer_types[:count])}
 
 
-def _check(
-    source: str | Path,
-    config: Any,
-    target: Model,
-) -> None:
+def _check(source: str | Path, config: Any, target: Model) -> None:
     """Raise ModelError where an assistant was made for another target."""
     text = target.hf.config.get_text_config()
-    wanted = {
+    sizes = {
         "backbone_hidden_size": (config.backbone_hidden_size, text.hidden_size),
         "vocab_size": (config.get_text_config().vocab_size, text.vocab_size),
     }
     wrong = [
-        f"{name} is {own} and the target has {theirs}"
-        for name, (own, theirs) in wanted.items()
-        if own != theirs
+        f"{name} is {size} and the target has {theirs}"
+        for name, (size, theirs) in sizes.items()
+        if size != theirs
     ]
     if not hasattr(text, "num_kv_shared_layers"):
         wrong = [f"{target.name} is not a Gemma 4"]

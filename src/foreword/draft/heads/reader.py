@@ -1,0 +1,173 @@
+"""The drafter with a head that reads the target's hidden states, and what such a head
+has read of each sequence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.heads.hidden_states import TargetStates
+from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
+from foreword.errors import ModelError
+from foreword.model import Mode, Read
+from foreword.types import Batch, Request
+from foreword.types.growth import GrownTree, TreeRequest
+
+
+class HeadReader(ABC):
+    """A head, the target's hidden states until it has read them, and how far it has
+    read each sequence.
+    """
+
+    mode = Mode.TREE
+
+    def __init__(self, context: int) -> None:
+        self.context = context
+        """Tokens. Longest text that it can read."""
+        self.target_states = TargetStates()
+        self._read: dict[int, int] = {}
+        """Tokens of each sequence whose states the head has read."""
+
+    @abstractmethod
+    def extend(self, sequence: Request) -> Read:
+        """Read a sequence up to its end, and return the Read of the end."""
+
+    @abstractmethod
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        """Return logits after a sequence or its draft tokens."""
+
+    def open(self, id: int, capacity: int) -> None:
+        """Reserve room for a sequence of at most `capacity` tokens."""
+        self._read[id] = 0
+
+    def close(self, id: int) -> None:
+        """Forget a sequence; ignore unknown ids."""
+        self.target_states.forget(id)
+        self._read.pop(id, None)
+
+
+class HeadDrafter(ModelDrafter):
+    """Drafter whose head reads the target's hidden states."""
+
+    def __init__(self, reader: HeadReader, states: tuple[int, ...]) -> None:
+        """`states`: the target's hidden states that the head reads."""
+        super().__init__(reader)
+        self._reader = reader
+        self.hidden_layers = states
+
+    def on_hidden_states(
+        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
+        self._reader.target_states.add(sequence.id, start, hidden)
+
+    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
+        # The first token of a sequence has no hidden state before it.
+        states = self._reader.target_states
+        ready = len(sequence.tokens) > 1 and states.up_to_date(sequence)
+        return super().fit(batch, sequence, nodes) if ready else 0
+
+    def prefill(self, sequence: Request) -> Read:
+        return self._reader.extend(sequence)
+
+
+class HeadExecutor(ABC):
+    """Computes a head that reads a hidden state beside each token: in C, in torch, or
+    by a module of transformers.
+    """
+
+    context: int
+
+    @abstractmethod
+    def open(self, id: int, capacity: int) -> int:
+        """Reserve room for the keys and values of a sequence."""
+
+    @abstractmethod
+    def close(self, id: int) -> None:
+        """Free a sequence; ignore unknown ids."""
+
+    @abstractmethod
+    def run(
+        self, reads: Sequence[Read], states: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+        """Return the logits that the reads keep, and the head's state at every token.
+
+        `states`: for each read, the state beside each token: the target's beside
+        committed tokens, the head's own beside draft tokens.
+        """
+
+    def grow_beside(
+        self, read: Read, states: Tensor, ask: TreeRequest
+    ) -> GrownTree | None:
+        """Read the end of a sequence and grow a whole tree after it; return None where
+        trees grow level by level.
+        """
+        del read, states, ask
+        return None
+
+
+class StateReader(HeadReader):
+    """A head that reads a hidden state of the target beside each committed token, and
+    its own at the parent beside each draft token.
+    """
+
+    def __init__(self, executor: HeadExecutor) -> None:
+        super().__init__(executor.context)
+        self.executor = executor
+        self._states: dict[int, Tensor] = {}
+        """The head's state at the last committed token, then at each draft token read
+        after it.
+        """
+
+    def open(self, id: int, capacity: int) -> None:
+        super().open(id, capacity)
+        self.executor.open(id, capacity)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self.executor.close(id)
+        self._states.pop(id, None)
+
+    def extend(self, sequence: Request) -> Read:
+        name, tokens = sequence.id, sequence.tokens
+        if name not in self._read:
+            self.open(name, capacity(sequence))
+        last = len(tokens) - 2
+        # the last row is always read, for its logits
+        start = min(self._read[name], last)
+        self.target_states.drop(name, start)
+        end = catch_up(name, start, tokens[start + 1 :], lambda read: self.read([read]))
+        self._read[name] = last + 1
+        return end
+
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        states = [self._beside(read) for read in reads]
+        logits, hidden = self.executor.run(reads, states)
+        for read, rows in zip(
+            reads, hidden.split([len(read.tokens) for read in reads]), strict=True
+        ):
+            self._states[read.id] = (
+                torch.cat([self._states[read.id], rows]) if read.parents else rows[-1:]
+            )
+        return logits
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Grow a whole tree in one call, if the executor can."""
+        return self.executor.grow_beside(read, self._beside(read), ask)
+
+    def _beside(self, read: Read) -> Float[Tensor, "tokens features"]:
+        """Return the state that the head reads beside each token."""
+        if not read.parents:
+            return self.target_states.rows(read.id, read.past, len(read.tokens))
+        states = self._states[read.id]
+        parents = [parent + 1 for parent in read.parents[read.held :]]
+        if max(parents) >= len(states):
+            raise ModelError(
+                "cannot read draft tokens before their parents: got parents "
+                f"{read.parents}, {read.held} read. Order the tokens parents first"
+            )
+        return states[parents]

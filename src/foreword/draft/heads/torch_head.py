@@ -1,0 +1,64 @@
+"""The base of heads in torch that read a hidden state beside each token."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from foreword.draft.heads.reader import HeadExecutor
+from foreword.model import Model, Read
+from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packing import Packed, Packing
+from foreword.native.openmp import threads_for
+
+
+class TorchHead(Packing, HeadExecutor):
+    """A head in torch, with the keys and values of many sequences; the reference of
+    `NativeHead`.
+    """
+
+    def __init__(self, head: nn.Module, target: Model) -> None:
+        """Pack the linear layers of `head` where that is faster."""
+        super().__init__(target.device)
+        self._target = target
+        self._threads = threads_for(head)
+        swap_in(head)  # after threads_for counted its weights
+
+    @torch.inference_mode()
+    def run(
+        self, reads: Sequence[Read], states: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+        with self._threads():
+            rows = self._pack(reads)
+            more = [0] * (MIN_ROWS - len(rows.tokens))
+            packed = torch.tensor(
+                [rows.tokens + more, rows.positions + more], device=self._device
+            )
+            hidden = self.forward(reads, rows, packed, states)
+            if not rows.kept:
+                return hidden.new_empty(0, self._target.vocab), hidden
+            return self.logits(reads, rows, hidden), hidden
+
+    @abstractmethod
+    def forward(
+        self,
+        reads: Sequence[Read],
+        rows: Packed,
+        packed: Int[Tensor, "2 padded"],
+        states: Sequence[Tensor],
+    ) -> Float[Tensor, "rows hidden"]:
+        """Return the head's state at every token.
+
+        `packed`: tokens and positions, at least `MIN_ROWS`: a single row would be
+        summed in another order.
+        """
+
+    @abstractmethod
+    def logits(
+        self, reads: Sequence[Read], rows: Packed, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "kept vocab"]:
+        """Return the logits of the rows that are kept, at least one."""
