@@ -12,6 +12,7 @@ from functools import cache
 
 from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
+from foreword.types.draft import DraftTree
 
 ROWS = 5
 VOTERS = 32
@@ -120,7 +121,7 @@ def note(index: Index, end: int, tokens: Sequence[int]) -> None:
 class NativeCounts:
     """The continuation counts of one round, and the memory they use."""
 
-    __slots__ = ("_followed", "_trust", "_votes")
+    __slots__ = ("_followed", "_novelty", "_trust", "_votes")
 
     def __init__(
         self,
@@ -129,10 +130,12 @@ class NativeCounts:
         context: Sequence[int],
         length: int,
         trust: Trust,
+        novelty: float,
     ) -> None:
         """Collect up to `length` tokens after each occurrence of the suffixes of
-        `context` in (index, end) pairs.
+        `context` in (index, end) pairs; `novelty` = weight of an unseen continuation.
         """
+        self._novelty = novelty
         lib = library()
         assert lib is not None, "an index needs the library"
         self._trust, self._followed = trust, (c_int32 * (VOTERS * length))()
@@ -147,13 +150,12 @@ class NativeCounts:
     def grown(
         self,
         most: int,
-        floor: float,
-        ends: Iterable[int],
-        branches: bool,
-        novelty: float,
-    ) -> tuple[list[int], list[int], list[float]]:
-        """Return tokens, parents and acceptance probabilities of the likeliest draft
-        tokens.
+        floor: float = 0.0,
+        ends: Iterable[int] = (),
+        *,
+        branches: bool = True,
+    ) -> DraftTree:
+        """Return the likeliest draft tokens, as in draft/lookup/suffix_votes.py.
 
         Raises MemoryError if C cannot allocate its heap.
         """
@@ -165,7 +167,7 @@ class NativeCounts:
         last = tuple(ends)
         end = (c_int64 * len(last))(*last)
         bounds = Bounds(
-            most, branches, len(last), ctypes.addressof(end), floor, novelty
+            most, branches, len(last), ctypes.addressof(end), floor, self._novelty
         )
         count = lib.foreword_poll(
             byref(self._votes),
@@ -177,7 +179,7 @@ class NativeCounts:
         )
         if count < 0:
             raise MemoryError("cannot grow a draft tree: out of memory")
-        return tokens[:count], parents[:count], probabilities[:count]
+        return DraftTree(tokens[:count], parents[:count], probabilities[:count])
 
     def close(self, emitted: Sequence[int]) -> None:
         """Update the acceptance counts with the tokens that were emitted."""

@@ -15,13 +15,9 @@ from foreword.draft.lookup.suffix_index import GAP, SIZES, SuffixIndex
 from foreword.draft.lookup.suffix_votes import (
     VOTERS,
     WEIGHT,
-    Bounds,
     ContinuationCounts,
     CountsFactory,
-    NativeCountsFactory,
-    PlainCountsFactory,
     Votes,
-    counts_factory,
     votes,
 )
 from foreword.errors import InvalidRequest, VocabularyMismatch
@@ -167,7 +163,7 @@ def test_the_tree_holds_the_likeliest_draft_tokens(
     poll = ContinuationCounts(ballot, AcceptanceEstimate())
     for tokens in experience:
         poll.close(tokens)
-    tree = poll.grown(Bounds(most, floor))
+    tree = poll.grown(most, floor)
     expected = expected_probabilities(ballot, poll)
     best = sorted(
         (probability for probability in expected.values() if probability > floor),
@@ -184,7 +180,7 @@ def test_the_tree_holds_the_likeliest_draft_tokens(
 @given(ballots, st.integers(1, 12))
 def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
     poll = ContinuationCounts(ballot, AcceptanceEstimate())
-    tree = poll.grown(Bounds(most, branches=False))
+    tree = poll.grown(most, branches=False)
     expected = expected_probabilities(ballot, poll)
     path: tuple[int, ...] = ()
     for token, parent, probability in zip(
@@ -227,14 +223,16 @@ def test_votes_in_c_are_those_defined(
     for tokens in answers:
         archive.add("", tokens)
     most, floor, ends, branches = how
-    ways: tuple[CountsFactory, ...] = (PlainCountsFactory(), NativeCountsFactory())
+    ways = (CountsFactory(native=False), CountsFactory(native=True))
     for said, greedy in [*course, ([], True), ([], False)]:
         context = text[-SIZES[0] :]
         defined, fast = (
             ask(own, archive[""], context, most, greedy=greedy) for ask in ways
         )
-        bounds = Bounds(most, floor, frozenset(ends), branches)
-        expected, found = defined.grown(bounds), fast.grown(bounds)
+        expected, found = (
+            poll.grown(most, floor, frozenset(ends), branches=branches)
+            for poll in (defined, fast)
+        )
         assert found.probabilities == pytest.approx(expected.probabilities, rel=1e-12)
         # or the last bit may order equal probabilities
         if len(set(expected.probabilities)) == len(expected.probabilities):
@@ -247,8 +245,8 @@ def test_votes_in_c_are_those_defined(
 
 @NATIVE
 def test_where_there_is_a_compiler_votes_are_counted_in_c():
-    assert isinstance(counts_factory(), NativeCountsFactory)
-    assert isinstance(SuffixDrafter(AnswerStore(VOCAB))._count, NativeCountsFactory)
+    assert CountsFactory().native
+    assert SuffixDrafter(AnswerStore(VOCAB))._count.native
 
 
 def test_equal_probabilities_keep_order_in_which_they_were_found():
@@ -256,14 +254,14 @@ def test_equal_probabilities_keep_order_in_which_they_were_found():
     and as defined.
     """
     text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
-    for ask in (PlainCountsFactory(), counts_factory()):
+    for ask in (CountsFactory(native=False), CountsFactory()):
         assert propose(
             SuffixDrafter(AnswerStore(VOCAB), ask=ask), sequence(text), 4
         ) == [(5,), (4,), (3,), (2,)]
 
 
 def test_own_text_comes_before_past_answers():
-    for ask in (PlainCountsFactory(), counts_factory()):
+    for ask in (CountsFactory(native=False), CountsFactory()):
         one = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
         answer(one, [1, 2])
         assert propose(one, sequence([1, 3, 1]), 3)[:2] == [(3,), (2,)]
@@ -273,11 +271,11 @@ def test_own_text_comes_before_past_answers():
 def test_a_draft_token_at_the_floor_is_not_made(branches):
     history = SuffixIndex(64)
     history.extend([1, 2, 1])
-    for ask in (PlainCountsFactory(), counts_factory()):
+    for ask in (CountsFactory(native=False), CountsFactory()):
         poll = ask(history, None, [1, 2, 1], 1, greedy=True)
-        sure = poll.grown(Bounds(1)).probabilities[0]
-        assert not len(poll.grown(Bounds(1, floor=sure, branches=branches)))
-        assert len(poll.grown(Bounds(1, floor=sure * 0.999, branches=branches))) == 1
+        sure = poll.grown(1).probabilities[0]
+        assert not len(poll.grown(1, floor=sure, branches=branches))
+        assert len(poll.grown(1, floor=sure * 0.999, branches=branches)) == 1
 
 
 @NATIVE
@@ -292,8 +290,8 @@ def test_a_long_text_has_as_many_voters_in_c():
         history.extend(text[history.end : end])
         context = text[end - SIZES[0] : end]
         trees = [
-            ask(history, None, context, 6, greedy=True).grown(Bounds(32))
-            for ask in (PlainCountsFactory(), NativeCountsFactory())
+            ask(history, None, context, 6, greedy=True).grown(32)
+            for ask in (CountsFactory(native=False), CountsFactory(native=True))
         ]
         assert trees[0].probabilities == pytest.approx(trees[1].probabilities)
 
@@ -471,7 +469,9 @@ def test_a_history_that_cannot_be_is_refused(tmp_path):
         SuffixDrafter(AnswerStore(VOCAB)).save()
 
 
-@pytest.mark.parametrize("ask", [PlainCountsFactory(), pytest.param(None, id="usual")])
+@pytest.mark.parametrize(
+    "ask", [CountsFactory(native=False), pytest.param(None, id="usual")]
+)
 def test_the_source_of_an_encoder_decoder_is_copied_from_too(ask):
     made = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
     one = Request(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))

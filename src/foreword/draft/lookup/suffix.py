@@ -18,14 +18,10 @@ from safetensors.torch import save_file
 
 from foreword.draft.base import Drafter, Source
 from foreword.draft.lookup.suffix_index import GAP, SIZES, SuffixIndex
-from foreword.draft.lookup.suffix_votes import (
-    Bounds,
-    CountsFactory,
-    CountsOfText,
-    counts_factory,
-)
+from foreword.draft.lookup.suffix_votes import ContinuationCounts, CountsFactory
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import Model, Tokenizer
+from foreword.native.suffix import NativeCounts
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
@@ -162,7 +158,7 @@ class _Text:
     """Index of one sequence, and the continuation counts of the current round."""
 
     index: SuffixIndex = field(default_factory=lambda: SuffixIndex(1024))
-    counts: CountsOfText | None = None
+    counts: ContinuationCounts | NativeCounts | None = None
 
     def read(self, tokens: list[int]) -> None:
         """Index the tokens appended since the last call."""
@@ -201,7 +197,7 @@ class SuffixDrafter(Drafter):
         self._archived: int | None = None
         """Id of the sequence that was released last."""
         self._texts: dict[int, _Text] = {}
-        self._count = counts_factory() if ask is None else ask
+        self._count = CountsFactory() if ask is None else ask
 
     @classmethod
     def load(
@@ -296,4 +292,6 @@ class SuffixDrafter(Drafter):
         past, context = self.archive[sequence.params.tenant], tokens[-SIZES[0] :]
         length, greedy = min(budget, batch.reach(sequence)), sequence.params.greedy
         text.counts = self._count(text.index, past, context, length, greedy=greedy)
-        return text.counts.grown(Bounds(budget, batch.floor, sequence.eos, batch.trees))
+        return text.counts.grown(
+            budget, batch.floor, sequence.eos, branches=batch.trees
+        )

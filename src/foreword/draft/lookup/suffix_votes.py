@@ -7,11 +7,10 @@ and in C (native/suffix.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import TypeAlias
 
 from foreword.draft.lookup.suffix_index import SIZES, SuffixIndex
 from foreword.estimators import AcceptanceEstimate
@@ -20,7 +19,7 @@ from foreword.types.draft import DraftTree
 
 VOTERS = 32
 """Earlier matches that are counted: the longest first, then the latest."""
-WEIGHT = {size: 4**place for place, size in enumerate(reversed(SIZES))}
+WEIGHT = {size: 4**rank for rank, size in enumerate(reversed(SIZES))}
 """Weight of a match, by the number of tokens that agree before it."""
 GREEDY, SAMPLED = 0.5, 3.5
 """Prior weight of an unseen continuation; lower at temperature 0, where text repeats
@@ -29,18 +28,6 @@ itself more.
 
 Votes = list[tuple[tuple[int, ...], int]]
 """(continuation, weight)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of a draft tree: at most `most` nodes, probabilities above `floor`, no
-    node after `ends`, no branches.
-    """
-
-    most: int
-    floor: float = 0.0
-    ends: frozenset[int] = frozenset()
-    branches: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +40,16 @@ class ContinuationCounts:
     acceptance: AcceptanceEstimate
     greedy: bool = True
 
-    def grown(self, bounds: Bounds) -> DraftTree:
-        """Return the likeliest draft tokens, likeliest first.
+    def grown(
+        self,
+        most: int,
+        floor: float = 0.0,
+        ends: Collection[int] = (),
+        *,
+        branches: bool = True,
+    ) -> DraftTree:
+        """Return at most `most` draft tokens with probabilities above `floor`,
+        likeliest first; none after `ends`, and no branches unless asked.
 
         The probability of a draft token is its parent's, times the probability that any
         counted token comes next, times its share of the weight. PPM estimates the
@@ -74,15 +69,15 @@ class ContinuationCounts:
                 (-probability * weight, next(serial), token, parent, depth + 1, voters)
                 for token, (weight, voters) in split.items()
             ]
-            for child in children if bounds.branches else [min(children)]:
-                if -child[0] > bounds.floor:
+            for child in children if branches else [min(children)]:
+                if -child[0] > floor:
                     heappush(waiting, child)
 
         branch(self.votes, 0, -1, 1.0)
-        while waiting and len(tree.tokens) < bounds.most:
+        while waiting and len(tree.tokens) < most:
             probability, _, token, parent, depth, voters = heappop(waiting)
             node = tree.add(token, parent, -probability)
-            if token not in bounds.ends:
+            if token not in ends:
                 branch(voters, depth, node, -probability)
         return tree
 
@@ -144,52 +139,17 @@ def votes(
     return list(counted.items())
 
 
-@dataclass(frozen=True, slots=True)
-class PlainCountsFactory:
-    """Factory of counts in Python."""
-
-    acceptance: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
-
-    def __call__(
-        self,
-        text: SuffixIndex,
-        past: SuffixIndex | None,
-        context: Sequence[int],
-        length: int,
-        *,
-        greedy: bool,
-    ) -> ContinuationCounts:
-        return ContinuationCounts(
-            votes(text, past, context, length), self.acceptance, greedy
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NativeContinuationCounts:
-    """Continuation counts in C."""
-
-    votes: suffix.NativeCounts
-    novelty: float
-
-    def grown(self, bounds: Bounds) -> DraftTree:
-        return DraftTree(
-            *self.votes.grown(
-                bounds.most, bounds.floor, bounds.ends, bounds.branches, self.novelty
-            )
-        )
-
-    def close(self, emitted: Sequence[int]) -> None:
-        self.votes.close(emitted)
-
-
-@dataclass(frozen=True, slots=True)
-class NativeCountsFactory:
-    """Factory of counts in C; acceptance statistics of greedy and sampled requests are
-    separate.
+class CountsFactory:
+    """Counts of what followed in a text and in past answers, in C or as defined here,
+    and what was learned from such counts.
     """
 
-    greedy: suffix.Trust = field(default_factory=suffix.Trust)
-    sampled: suffix.Trust = field(default_factory=suffix.Trust)
+    def __init__(self, *, native: bool | None = None) -> None:
+        """`native`: count in C; None = where there is a compiler."""
+        self.native = suffix.library() is not None if native is None else native
+        self._acceptance = AcceptanceEstimate()
+        self._trust = suffix.Trust(), suffix.Trust()
+        """The same in C, by (sampled, greedy)."""
 
     def __call__(
         self,
@@ -199,19 +159,11 @@ class NativeCountsFactory:
         length: int,
         *,
         greedy: bool,
-    ) -> NativeContinuationCounts:
-        past_index = None if past is None else past.located
-        estimate, novelty = (self.greedy, GREEDY) if greedy else (self.sampled, SAMPLED)
-        return NativeContinuationCounts(
-            suffix.NativeCounts(text.located, past_index, context, length, estimate),
-            novelty,
-        )
-
-
-CountsOfText: TypeAlias = ContinuationCounts | NativeContinuationCounts
-CountsFactory: TypeAlias = PlainCountsFactory | NativeCountsFactory
-
-
-def counts_factory() -> CountsFactory:
-    """Return the factory in C if there is a compiler, else the one in Python."""
-    return PlainCountsFactory() if suffix.library() is None else NativeCountsFactory()
+    ) -> ContinuationCounts | suffix.NativeCounts:
+        if not self.native:
+            counted = votes(text, past, context, length)
+            return ContinuationCounts(counted, self._acceptance, greedy)
+        indexes = text.located, None if past is None else past.located
+        novelty = GREEDY if greedy else SAMPLED
+        trust = self._trust[greedy]
+        return suffix.NativeCounts(*indexes, context, length, trust, novelty)
