@@ -17,6 +17,7 @@ from foreword.draft.heads.masked_runtime import (
     TorchLayers,
     unsupported,
 )
+from foreword.model import Read
 from foreword.model.head_layers import Qwen3Config
 from foreword.native.forward import reason
 from grids import NEEDS_C
@@ -53,14 +54,21 @@ def states() -> torch.Tensor:
     )
 
 
+def text(id: int, start: int, end: int) -> Read:
+    return Read(id, start, [0] * (end - start), keep=0)
+
+
+def block(id: int, end: int, anchor: int) -> Read:
+    return Read(id, end, [anchor, *[3] * (BLOCK - 1)], keep=0)
+
+
 def hidden(stack: TorchLayers | NativeLayers, states: torch.Tensor) -> torch.Tensor:
     """What is computed in the blocks after a text that grows."""
     stack.open(1, 200)
     found, shown = [], 0
     for end in ENDS:
-        wanted = [BlockRequest(1, 100 + end, states[shown:end], shown)]
-        stack.read_target_states(wanted)
-        found.append(stack.hidden_states(wanted)[0])
+        stack.store([text(1, shown, end)], states[shown:end])
+        found.append(stack.hidden_states([block(1, end, 100 + end)]))
         shown = end
     return torch.cat(found).float()
 
@@ -71,8 +79,8 @@ def test_hidden_states_match_the_plain_head(states):
     truth = hidden(TorchLayers(head(), target()), states[0])
     rounded = hidden(TorchLayers(head().bfloat16(), target("bfloat16")), states[0])
     blocks = MaskedBlocks(head(), target("bfloat16"))
-    assert isinstance(blocks._stack, NativeLayers)
-    found = hidden(blocks._stack, states[0])
+    assert isinstance(blocks.executor, NativeLayers)
+    found = hidden(blocks.executor, states[0])
     ours, theirs = (
         (one - truth).pow(2).mean().sqrt() / truth.std() for one in (found, rounded)
     )
@@ -94,13 +102,13 @@ def test_block_does_not_depend_on_batch_or_chunks(states):
     seen = []
     for end in range(4, 30):
         start = end - 1 if end > 4 else 0
-        alone.read_target_states([BlockRequest(1, 7, states[0, start:end], start)])
-        seen.append(alone.hidden_states([BlockRequest(1, end, states[0, :0], end)])[0])
-    alone.read_target_states([BlockRequest(2, 7, states[1, :9])])
-    other = alone.hidden_states([BlockRequest(2, 50, states[1, :0], 9)])[0]
-    both = [BlockRequest(2, 50, states[1, :9]), BlockRequest(1, 29, states[0, :29])]
-    together.read_target_states(both)
-    found = together.hidden_states(both)
+        alone.store([text(1, start, end)], states[0, start:end])
+        seen.append(alone.hidden_states([block(1, end, end)]))
+    alone.store([text(2, 0, 9)], states[1, :9])
+    other = alone.hidden_states([block(2, 9, 50)])
+    both = torch.cat([states[1, :9], states[0, :29]])
+    together.store([text(2, 0, 9), text(1, 0, 29)], both)
+    found = together.hidden_states([block(2, 9, 50), block(1, 29, 29)]).split(BLOCK)
     assert torch.equal(found[1], seen[-1])
     assert torch.equal(found[0], other)
     assert not torch.equal(seen[-1], seen[-2])
@@ -116,7 +124,7 @@ def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(masked_runtime, "unsupported", lambda *_: "it was asked for")
         plain = MaskedBlocks(head(), target("bfloat16"))
-    assert isinstance(plain._stack, TorchLayers)
+    assert isinstance(plain.executor, TorchLayers)
     said = []
     for blocks in (fast, plain):
         blocks.open(1, 200)
@@ -133,11 +141,11 @@ def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
 
 def test_what_it_is_not_made_for_is_computed_plainly():
     assert "bfloat16 on CPU" in str(unsupported(head(), target()))
-    assert isinstance(MaskedBlocks(head(), target())._stack, TorchLayers)
+    assert isinstance(MaskedBlocks(head(), target()).executor, TorchLayers)
     if reason() is None:
         odd = head(intermediate_size=100).bfloat16()
         assert "not the usual ones" in str(unsupported(odd, target("bfloat16")))
-        assert isinstance(MaskedBlocks(odd, target("bfloat16"))._stack, TorchLayers)
+        assert isinstance(MaskedBlocks(odd, target("bfloat16")).executor, TorchLayers)
 
 
 @NEEDS_C

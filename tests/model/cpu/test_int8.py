@@ -193,7 +193,7 @@ def test_loaded_heads_are_quantized():
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
     head = eagle.executor
     assert [head.model.coding, head._fc.coding] == [forward.BYTES] * 2
-    stack = dspark.blocks._stack
+    stack = dspark.blocks.executor
     assert [stack.model.coding, stack._fc.coding] == [forward.BYTES] * 2
 
 

@@ -83,8 +83,8 @@ def load_pair(
     model = Model.load(
         source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted
     )
-    for one in (target, model):
-        check_decoder_only(one, "translate draft tokens")
+    for member in (target, model):
+        check_decoder_only(member, "translate draft tokens")
     model.quantize_int8()
     vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))

@@ -121,8 +121,8 @@ class RemappedBackend(Remembers):
         logits = self._backend.read([self._in_draft_ids(read) for read in reads])
         lengths: list[int] = []
         for read in reads:
-            kept = read.tokens[len(read.tokens) - read.keep :]
-            lengths += [len(self._spellings[token]) for token in kept]
+            last = read.tokens[len(read.tokens) - read.keep :]
+            lengths += [len(self._spellings[token]) for token in last]
         # a token's logits follow the last of its draft ids
         rows = [end - 1 for end in accumulate(lengths)]
         if len(rows) < logits.shape[0]:
@@ -143,10 +143,10 @@ class RemappedBackend(Remembers):
             return  # draft tokens of a chain are in place already
         end = len(text.ids) - text.begin
         stops = list(accumulate(map(len, text.nodes), initial=end))
-        kept = [position - length for position in source]
-        rows = [row for node in kept for row in range(stops[node], stops[node + 1])]
+        nodes = [position - length for position in source]
+        rows = [row for node in nodes for row in range(stops[node], stops[node + 1])]
         self._backend.move(id, rows, end)
-        self._append(text, [text.nodes[node] for node in kept])
+        self._append(text, [text.nodes[node] for node in nodes])
         text.nodes = []
 
     def _in_draft_ids(self, read: Read) -> Read:

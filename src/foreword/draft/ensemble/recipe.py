@@ -26,8 +26,8 @@ Sources = Source | Mapping[str, Source]
 def labelled(name: str, source: Sources) -> str:
     """Return a method with its source, the same text in every process."""
     several = isinstance(source, Mapping)
-    given = [*source.values()] if several else [source]
-    texts = [_text_of(one) for one in given if one is not None]
+    sources = [*source.values()] if several else [source]
+    texts = [_text_of(one) for one in sources if one is not None]
     if not texts:
         return name
     return f"{name} from {' and '.join(texts)}"
@@ -112,14 +112,14 @@ class MethodSpec:
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
         members, labels = [], []
         for name, part in self.parts:
-            own = sources.get(name)
-            if isinstance(part, MethodSpec) and own is None:
+            taken = sources.get(name)
+            if isinstance(part, MethodSpec) and taken is None:
                 leaves = [leaf for leaf in part.leaves if leaf in sources]
                 if leaves:
-                    own = cast("Sources", {leaf: sources[leaf] for leaf in leaves})
-            one = replace(loader, name=name, kind=part)
-            members.append(one.load(own, target, tokenizer))
-            labels.append(labelled(name, own))
+                    taken = cast("Sources", {leaf: sources[leaf] for leaf in leaves})
+            member = replace(loader, name=name, kind=part)
+            members.append(member.load(taken, target, tokenizer))
+            labels.append(labelled(name, taken))
         joint = self.kind(members)
         joint.names = tuple(name for name, _ in self.parts)
         joint.labels = tuple(labels)

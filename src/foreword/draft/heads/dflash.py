@@ -13,25 +13,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockDrafter
-from foreword.draft.heads.export_layout import (
-    SPECULATORS,
-    ExportLayout,
-    unsupported_engine,
-)
 from foreword.draft.heads.loading import check_kind, saved
-from foreword.draft.heads.masked import Layout, MaskedHead, filled, packed
+from foreword.draft.heads.masked import Layout, MaskedHead, filled
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.model import Read
-from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
 
-ARCHITECTURE, METHOD = "DFlashDraftModel", "dflash"
-"""Names in configs: in the flat layout, and in the layout of speculators."""
+ARCHITECTURE = "DFlashDraftModel"
+"""Name in flat configs."""
 
 
 class DFlashHead(MaskedHead):
     """A head without extra parts: `fc`, `hidden_norm`, `layers.N` and `norm`."""
+
+    METHOD = "dflash"
+    SPECULATOR = "DFlashSpeculator"
+    FIRST_ROW = False
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> DFlashHead:
@@ -39,8 +37,8 @@ class DFlashHead(MaskedHead):
 
         Raises ModelError for another kind, or where a tensor is missing.
         """
-        check_kind(checkpoint, (ARCHITECTURE,), METHOD)
-        layout = Layout.of(checkpoint, sample_from_anchor=False)
+        check_kind(checkpoint, (ARCHITECTURE,), cls.METHOD)
+        layout = Layout.of(checkpoint, sample_from_anchor=cls.FIRST_ROW)
         return filled(checkpoint, layout, partial(cls, layout))
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
@@ -59,21 +57,7 @@ class DFlashHead(MaskedHead):
         return saved(self, config, dtype)
 
 
-def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a head for another engine.
-
-    Raises ModelError where the head is for another target, InvalidRequest where the
-    engine does not support it.
-    """
-    head = DFlashHead.read(checkpoint)
-    if head.layout.sample_from_anchor and engine != SPECULATORS:
-        raise unsupported_engine(
-            f"a head with sample_from_anchor ({checkpoint.source})",
-            engine,
-            (SPECULATORS,),
-        )
-    about = {"architectures": ["DFlashSpeculator"], "speculators_model_type": METHOD}
-    return packed(head, checkpoint, about, target, engine)
+pack = DFlashHead.pack
 
 
 class DFlashBlocks(MaskedBlocks):

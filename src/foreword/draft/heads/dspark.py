@@ -17,11 +17,6 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
-from foreword.draft.heads.export_layout import (
-    SPECULATORS,
-    ExportLayout,
-    unsupported_engine,
-)
 from foreword.draft.heads.loading import check_kind, saved
 from foreword.draft.heads.masked import (
     VOCABULARY,
@@ -29,29 +24,20 @@ from foreword.draft.heads.masked import (
     MaskedHead,
     entries,
     filled,
-    packed,
 )
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, PackedLinear
-from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
 
-ARCHITECTURES, METHOD = ("Qwen3DSparkModel", "DSparkDraftModel"), "dspark"
-"""Names in configs: in the flat layout, and in the layout of speculators."""
+ARCHITECTURES = "Qwen3DSparkModel", "DSparkDraftModel"
+"""Names in flat configs."""
 VANILLA = "vanilla"
 NEXT = "markov_head.markov_w2.weight"
 """Factor of the bigram table for the next token."""
-EXTRAS = (
-    "markov_rank",
-    "markov_head_type",
-    "enable_confidence_head",
-    "confidence_head_with_markov",
-)
-"""Config keys of the bigram table and the confidence head."""
 
 
 class Markov(nn.Module):
@@ -79,6 +65,16 @@ class ConfidenceHead(nn.Module):
 class DSparkHead(MaskedHead):
     """A masked head with a bigram table and, if `assured`, a confidence head."""
 
+    METHOD = "dspark"
+    SPECULATOR = "DSparkSpeculator"
+    FIRST_ROW = True
+    EXTRAS = (
+        "markov_rank",
+        "markov_head_type",
+        "enable_confidence_head",
+        "confidence_head_with_markov",
+    )
+
     def __init__(
         self,
         layout: Layout,
@@ -98,6 +94,12 @@ class DSparkHead(MaskedHead):
         self.confidence_head = (
             ConfidenceHead(hidden + rank * assured_by_token) if assured else None
         )
+
+    @property
+    def extra_tensors(self) -> tuple[str, ...]:
+        confidence = "confidence_head.proj.weight", "confidence_head.proj.bias"
+        table = "markov_head.markov_w1.weight", NEXT
+        return table if self.confidence_head is None else (*table, *confidence)
 
     def confidence(
         self, hidden: Float[Tensor, "rows hidden"], before: Int[Tensor, "rows"]
@@ -121,14 +123,14 @@ class DSparkHead(MaskedHead):
         Raises ModelError for another kind, or where a tensor is missing.
         """
         config = entries(checkpoint.config)
-        check_kind(checkpoint, ARCHITECTURES, METHOD)
+        check_kind(checkpoint, ARCHITECTURES, cls.METHOD)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
             raise ModelError(
                 f"cannot load {checkpoint.source}: its Markov head is {kind} of rank "
                 f"{rank}. Choose a head with a {VANILLA} Markov head of rank 1 or more"
             )
-        layout = Layout.of(checkpoint, sample_from_anchor=True)
+        layout = Layout.of(checkpoint, sample_from_anchor=cls.FIRST_ROW)
         checkpoint.check_sides(
             {"markov_rank": rank, "vocab_size": layout.sizes.vocab_size}
         )
@@ -175,27 +177,7 @@ def _over_target_vocab(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:
     return replace(checkpoint, tensors={**checkpoint.tensors, NEXT: whole})
 
 
-def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a head for another engine.
-
-    Raises ModelError where the head is for another target, InvalidRequest where the
-    engine does not support it.
-    """
-    head = DSparkHead.read(checkpoint)
-    if not head.layout.sample_from_anchor and engine != SPECULATORS:
-        raise unsupported_engine(
-            f"a head without sample_from_anchor ({checkpoint.source})",
-            engine,
-            (SPECULATORS,),
-        )
-    about = {"architectures": ["DSparkSpeculator"], "speculators_model_type": METHOD}
-    own = ["markov_head.markov_w1.weight", "markov_head.markov_w2.weight"]
-    own += (
-        ["confidence_head.proj.weight", "confidence_head.proj.bias"]
-        if head.confidence_head is not None
-        else []
-    )
-    return packed(head, checkpoint, about, target, engine, own=own, extras=EXTRAS)
+pack = DSparkHead.pack
 
 
 class DSparkBlocks(MaskedBlocks):

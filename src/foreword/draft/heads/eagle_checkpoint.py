@@ -1,7 +1,7 @@
-"""Provides reading and writing of EAGLE-3 checkpoints.
+"""EAGLE-3 checkpoints as they are read, and as they are written: in the layout of vLLM
+and SGLang, which Foreword uses too, or that of speculators.
 
-Written is the layout of vLLM and SGLang, which Foreword uses too, or that of
-speculators; `eagle_published.py` has the layouts that are read.
+`eagle_published.py` has the layouts that are read.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ from foreword.draft.heads.eagle_published import (
     window,
 )
 from foreword.draft.heads.export_layout import (
-    FOLDER,
     SGLANG,
     SPECULATORS,
     VERSION,
     VLLM,
     ExportLayout,
+    command,
     proposals,
-    sglang,
     unsupported_engine,
-    vllm,
 )
-from foreword.draft.heads.loading import checkpoint_of, head_dtype, saved
+from foreword.draft.heads.loading import (
+    check_tokens,
+    checkpoint_of,
+    head_dtype,
+    saved,
+)
 from foreword.errors import ModelError
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
@@ -127,11 +130,7 @@ def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(
         partial(EagleHead, config)
     )
-    if not bool(((head.tokens >= 0) & (head.tokens < llama.vocab_size)).all()):
-        raise ModelError(
-            f"cannot load {checkpoint.source}: d2t points outside the vocabulary of "
-            f"{llama.vocab_size} tokens. Download it again"
-        )
+    check_tokens(checkpoint.source, head.tokens, llama.vocab_size)
     return head.float()
 
 
@@ -226,13 +225,9 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     if engine == SPECULATORS:
         layout = _speculators(layout, head, target)
     first = "layers.0" if engine == SPECULATORS else "midlayer"
-    start = {
-        VLLM: vllm(KIND, DRAFT_TOKENS),
-        SGLANG: sglang(KIND.upper()),
-        SPECULATORS: ("vllm", "serve", FOLDER),
-    }
+    start = command(engine, KIND, DRAFT_TOKENS)
     names = {name.format(layer=first) for name in (*TENSORS, *_parts(head.config))}
-    return ExportLayout(write=layout.write, names=frozenset(names), start=start[engine])
+    return ExportLayout(write=layout.write, names=frozenset(names), start=start)
 
 
 def _parts(config: EagleConfig) -> list[str]:
@@ -261,8 +256,8 @@ def _check_engine(source: str, config: EagleConfig, engine: str) -> None:
         SGLANG: (flags | qwen | window | biases, (VLLM, SPECULATORS)),
     }
     features, others = lacks.get(engine, ({}, ()))
-    if found := [name for name, has in features.items() if has]:
-        raise unsupported_engine(f"{source}, which has {found[0]}", engine, others)
+    if present := [name for name, has in features.items() if has]:
+        raise unsupported_engine(f"{source}, which has {present[0]}", engine, others)
 
 
 def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpoint:

@@ -1,5 +1,4 @@
 """The EAGLE-3 head: one decoder layer that reads a target's hidden states (Li et al.
-
 2025, arXiv 2503.01840).
 """
 
@@ -150,20 +149,20 @@ class EagleHead(nn.Module):
         return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def fused(
-        self, given: Float[Tensor, "*rows features"]
+        self, states: Float[Tensor, "*rows features"]
     ) -> Float[Tensor, "*rows hidden"]:
         """Return the target's states of each row fused into one."""
-        return self.fc(self.before_fc(given))
+        return self.fc(self.before_fc(states))
 
     def before_fc(
-        self, given: Float[Tensor, "*rows features"]
+        self, states: Float[Tensor, "*rows features"]
     ) -> Float[Tensor, "*rows features"]:
         """Return the target's states as `fc` reads them."""
         if self.input_norm is not None:
-            return self.input_norm(given)
+            return self.input_norm(states)
         if self.fc_norm is None:
-            return given
-        parts = given.chunk(len(self.fc_norm), -1)
+            return states
+        parts = states.chunk(len(self.fc_norm), -1)
         return torch.cat(
             [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1
         )

@@ -62,15 +62,15 @@ def states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
     listed = config.get(IDS)
     nested = (config.get(ENGINE) or {}).get(IDS)
     shift = 0 if listed else 1
-    found = listed or nested
-    if not found:
+    numbers = listed or nested
+    if not numbers:
         return default_states(layers)
-    if not isinstance(found, list) or any(type(one) is not int for one in found):
+    if not isinstance(numbers, list) or any(type(one) is not int for one in numbers):
         raise ModelError(
             f"cannot load {checkpoint.source}: {IDS} in its config.json "
-            f"is {found!r}, not a list of layers. Correct config.json"
+            f"is {numbers!r}, not a list of layers. Correct config.json"
         )
-    return tuple(one + shift for one in found)
+    return tuple(number + shift for number in numbers)
 
 
 def flags(checkpoint: Checkpoint) -> dict[str, bool]:
@@ -80,14 +80,14 @@ def flags(checkpoint: Checkpoint) -> dict[str, bool]:
     """
     nested = checkpoint.config.get(ENGINE) or {}
     config = {**nested, **checkpoint.config}
-    found = {name: bool(config.get(name, False)) for name in FLAGS}
-    if found["norm_before_fc"] and found["fc_norm"]:
+    norms = {name: bool(config.get(name, False)) for name in FLAGS}
+    if norms["norm_before_fc"] and norms["fc_norm"]:
         raise ModelError(
             f"cannot load {checkpoint.source}: its config.json sets "
             "norm_before_fc and fc_norm, which exclude each other. "
             "Keep the one that the head has"
         )
-    return found
+    return norms
 
 
 def layer_config(checkpoint: Checkpoint) -> LlamaConfig:
@@ -148,22 +148,22 @@ def named(checkpoint: Checkpoint, vocab: int) -> dict[str, Tensor]:
     an LM head tied to the embeddings.
     `vocab` is the number of the target's tokens.
     """
-    found = {
+    tensors = {
         _name(name): tensor
         for name, tensor in checkpoint.tensors.items()
         if not name.endswith(COMPUTED) and name not in TRAINING_ONLY
     }
     tied = checkpoint.config.get("tie_word_embeddings")
-    if tied and LM_HEAD not in found and EMBEDDINGS in found:
-        found[LM_HEAD] = found[EMBEDDINGS]
-    head = found.get(LM_HEAD)
+    if tied and LM_HEAD not in tensors and EMBEDDINGS in tensors:
+        tensors[LM_HEAD] = tensors[EMBEDDINGS]
+    head = tensors.get(LM_HEAD)
     if head is not None and len(head) == vocab:
         offsets = torch.zeros(vocab, dtype=torch.int64)
         every = torch.ones(vocab, dtype=torch.bool)
-        found: dict[str, Tensor] = {"d2t": offsets, "t2d": every, **found}
-    if "t2d" not in found and "d2t" in found:
-        found["t2d"] = _mask(found["d2t"], vocab)
-    return found
+        tensors = {"d2t": offsets, "t2d": every, **tensors}
+    if "t2d" not in tensors and "d2t" in tensors:
+        tensors["t2d"] = _mask(tensors["d2t"], vocab)
+    return tensors
 
 
 def has_head_norms(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> bool:

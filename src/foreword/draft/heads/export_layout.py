@@ -61,6 +61,16 @@ def sglang(algorithm: str) -> tuple[str, ...]:
     return *begin, "--speculative-draft-model-path", FOLDER
 
 
+def command(engine: str, method: str, draft_tokens: int) -> tuple[str, ...]:
+    """Return the command that serves a head with an engine."""
+    commands = {
+        VLLM: vllm(method, draft_tokens),
+        SGLANG: sglang(method.upper()),
+        SPECULATORS: ("vllm", "serve", FOLDER),
+    }
+    return commands[engine]
+
+
 def proposals(algorithm: str, draft_tokens: int, target: HFConfig) -> dict[str, Any]:
     """Return `speculators_config`: the proposal method, and the target of the head."""
     proposal = {

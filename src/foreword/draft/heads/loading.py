@@ -86,6 +86,15 @@ def check_fits(source: str, head: TrainedHead, target: HFConfig) -> None:
         )
 
 
+def check_tokens(source: str, tokens: Tensor, vocab: int) -> None:
+    """Raise ModelError where a reduced vocabulary has tokens that the target lacks."""
+    if not bool(((tokens >= 0) & (tokens < vocab)).all()):
+        raise ModelError(
+            f"cannot load {source}: d2t points outside the vocabulary of {vocab} "
+            "tokens. Download it again"
+        )
+
+
 def trained_for(source: str | Path) -> str | None:
     """Return the model that a head's config names as its target; None without one."""
     config = config_of(source)

@@ -10,24 +10,22 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from itertools import product
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.export_layout import (
-    FOLDER,
-    SGLANG,
     SPECULATORS,
     VERSION,
-    VLLM,
     ExportLayout,
+    command,
     proposals,
-    sglang,
-    vllm,
+    unsupported_engine,
 )
-from foreword.draft.heads.loading import TrainedHead, check_fits
+from foreword.draft.heads.loading import TrainedHead, check_fits, check_tokens
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -178,6 +176,16 @@ class MaskedHead(TrainedHead, nn.Module):
     Tensor names are as in published checkpoints.
     """
 
+    METHOD: ClassVar[str]
+    SPECULATOR: ClassVar[str]
+    """Architecture in the layout of speculators."""
+    FIRST_ROW: ClassVar[bool]
+    """Whether the first row predicts a token, unless a config says otherwise; engines
+    but speculators read no such config.
+    """
+    EXTRAS: ClassVar[tuple[str, ...]] = ()
+    """Keys of the flat config that speculators takes over."""
+
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.layout = layout
@@ -204,6 +212,61 @@ class MaskedHead(TrainedHead, nn.Module):
     @abstractmethod
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""
+
+    @property
+    def extra_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that only this kind has."""
+        return ()
+
+    @classmethod
+    def pack(
+        cls, checkpoint: Checkpoint, target: HFConfig, engine: str
+    ) -> ExportLayout:
+        """Return a head for another engine.
+
+        Raises ModelError where the head is for another target, InvalidRequest where the
+        engine does not support it.
+        """
+        head = cls.read(checkpoint)
+        layout, sizes = head.layout, head.layout.sizes
+        if layout.sample_from_anchor != cls.FIRST_ROW and engine != SPECULATORS:
+            which = "without" if cls.FIRST_ROW else "with"
+            raise unsupported_engine(
+                f"a head {which} sample_from_anchor ({checkpoint.source})",
+                engine,
+                (SPECULATORS,),
+            )
+        check_fits(checkpoint.source, head, target)
+        exported = replace(
+            head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
+        )
+        if engine == SPECULATORS:
+            exported = replace(exported, config=head._speculators(exported, target))
+        layers = product(range(sizes.num_hidden_layers), TENSORS)
+        inner = (f"layers.{layer}.{part}" for layer, part in layers)
+        reduced = (SHARED[1], *VOCABULARY) if layout.draft_vocab else ()
+        outer = ("fc.weight", "hidden_norm.weight", "norm.weight")
+        names = frozenset((*outer, *inner, *head.extra_tensors, *reduced))
+        start = command(engine, cls.METHOD, layout.draft_tokens)
+        return ExportLayout(write=exported.write, names=names, start=start)
+
+    def _speculators(self, flat: Checkpoint, target: HFConfig) -> dict[str, Any]:
+        """Return the config of the head in the layout of speculators."""
+        layout, sizes = self.layout, self.layout.sizes
+        return {
+            "architectures": [self.SPECULATOR],
+            "speculators_model_type": self.METHOD,
+            **{name: flat.config[name] for name in self.EXTRAS},
+            "speculators_version": VERSION,
+            "speculators_config": proposals(self.METHOD, layout.draft_tokens, target),
+            "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},
+            "draft_vocab_size": layout.draft_vocab or sizes.vocab_size,
+            "block_size": layout.block,
+            "aux_hidden_state_layer_ids": list(layout.states),
+            "mask_token_id": layout.mask,
+            "sample_from_anchor": layout.sample_from_anchor,
+            "tie_word_embeddings": False,
+        }
 
     @property
     def tokens(self) -> Int[Tensor, "draft_vocab"]:
@@ -238,61 +301,6 @@ class MaskedHead(TrainedHead, nn.Module):
         return cast("Iterable[Layer]", self.layers)
 
 
-def packed(
-    head: MaskedHead,
-    checkpoint: Checkpoint,
-    about: Mapping[str, Any],
-    target: HFConfig,
-    engine: str,
-    *,
-    own: Iterable[str] = (),
-    extras: Iterable[str] = (),
-) -> ExportLayout:
-    """Return a head for another engine. Raises ModelError where it is for another
-    target.
-
-    checkpoint: where the head was read from. about: keys that this kind adds to the
-    layout of speculators, including its name. own: tensors that only this kind has.
-    extras: keys of the flat config that speculators takes over.
-    """
-    layout, method = head.layout, about["speculators_model_type"]
-    sizes = layout.sizes
-    check_fits(checkpoint.source, head, target)
-    flat = replace(
-        head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source
-    )
-    listed = {
-        **about,
-        **{name: flat.config[name] for name in extras},
-        "speculators_version": VERSION,
-        "speculators_config": proposals(method, layout.draft_tokens, target),
-        "transformer_layer_config": {"model_type": "qwen3", **as_config(sizes)},
-        "draft_vocab_size": layout.draft_vocab or sizes.vocab_size,
-        "block_size": layout.block,
-        "aux_hidden_state_layer_ids": list(layout.states),
-        "mask_token_id": layout.mask,
-        "sample_from_anchor": layout.sample_from_anchor,
-        "tie_word_embeddings": False,
-    }
-    exported = (
-        Checkpoint(flat.source, listed, flat.tensors) if engine == SPECULATORS else flat
-    )
-    start = {
-        VLLM: vllm(method, layout.draft_tokens),
-        SGLANG: sglang(method.upper()),
-        SPECULATORS: ("vllm", "serve", FOLDER),
-    }
-    inner = (
-        f"layers.{layer}.{part}"
-        for layer in range(sizes.num_hidden_layers)
-        for part in TENSORS
-    )
-    reduced = (SHARED[1], *VOCABULARY) if layout.draft_vocab else ()
-    outer = ("fc.weight", "hidden_norm.weight", "norm.weight")
-    names = frozenset((*outer, *inner, *own, *reduced))
-    return ExportLayout(write=exported.write, names=names, start=start[engine])
-
-
 def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> Head:
     """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are
     missing or unexpected.
@@ -309,13 +317,8 @@ def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> 
     for name in shared:
         tensors.pop(name, None)
     head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(make)
-    if layout.draft_vocab and not bool(
-        ((head.tokens >= 0) & (head.tokens < layout.sizes.vocab_size)).all()
-    ):
-        raise ModelError(
-            f"cannot load {checkpoint.source}: d2t points outside the vocabulary of "
-            f"{layout.sizes.vocab_size} tokens. Download it again"
-        )
+    if layout.draft_vocab:
+        check_tokens(checkpoint.source, head.tokens, layout.sizes.vocab_size)
     return head
 
 

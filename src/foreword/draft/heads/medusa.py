@@ -55,11 +55,11 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
     def __init__(
         self, heads: int, layers: int, hidden: int, vocab: int, *, own: bool
     ) -> None:
-        def one() -> nn.Sequential:
+        def head() -> nn.Sequential:
             last = [nn.Linear(hidden, vocab, bias=False)] if own else []
             return nn.Sequential(*(Residual(hidden) for _ in range(layers)), *last)
 
-        super().__init__(one() for _ in range(heads))
+        super().__init__(head() for _ in range(heads))
         self.depth = layers
         self.hidden_size = hidden
         self.vocab = vocab
@@ -86,8 +86,8 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         """
         rows_of = [(head == number).nonzero().flatten() for number in range(len(self))]
         logits = [
-            one[-1](hidden[rows])
-            for one, rows in zip(self._heads, rows_of, strict=True)
+            layers[-1](hidden[rows])
+            for layers, rows in zip(self._heads, rows_of, strict=True)
         ]
         return torch.cat(logits)[torch.cat(rows_of).argsort()]
 
@@ -168,16 +168,17 @@ def _renamed(checkpoint: Checkpoint) -> Checkpoint:
     config["medusa_num_heads"] = config.get("num_heads")
     config["medusa_num_layers"] = layers
     shared = ("lm_head.", "lm_heads.") if config.get("original_lm_head") else ()
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.startswith(shared):
             continue  # a copy of the target's LM head
         ours = BLOCK.sub(r"\1.\2.linear.", name)
-        found[OUTPUT.sub(rf"\1.{layers}.", ours)] = tensor
-    for name in [name for name in found if name.endswith(".linear.weight")]:
-        zeros = torch.zeros(len(found[name]), dtype=found[name].dtype)
-        found.setdefault(name.replace(".weight", ".bias"), zeros)
-    return Checkpoint(checkpoint.source, config, found)
+        renamed[OUTPUT.sub(rf"\1.{layers}.", ours)] = tensor
+    for name in [name for name in renamed if name.endswith(".linear.weight")]:
+        weight = renamed[name]
+        zeros = torch.zeros(len(weight), dtype=weight.dtype)
+        renamed.setdefault(name.replace(".weight", ".bias"), zeros)
+    return Checkpoint(checkpoint.source, config, renamed)
 
 
 def _is_matrix(tensor: Tensor | None) -> TypeGuard[Tensor]:

@@ -96,12 +96,11 @@ class Copy:
     """Positions after each run of a length in SIZES, ascending."""
 
     def __post_init__(self) -> None:
-        for place in range(1, len(self.expected)):
+        for end in range(1, len(self.expected)):
             for size in SIZES:
-                if size <= place:
-                    self._places.setdefault(
-                        self.expected[place - size : place], []
-                    ).append(place)
+                if size <= end:
+                    run = self.expected[end - size : end]
+                    self._places.setdefault(run, []).append(end)
 
     @classmethod
     def of(cls, sequence: Request) -> Copy:
@@ -175,8 +174,8 @@ class Copy:
 def agreement(left: Sequence[int], right: Sequence[int]) -> int:
     """Return the number of last tokens that two sequences have in common."""
     count = 0
-    for one, other in zip(reversed(left), reversed(right), strict=False):
-        if one != other:
+    for token, other in zip(reversed(left), reversed(right), strict=False):
+        if token != other:
             break
         count += 1
     return count

@@ -187,13 +187,13 @@ def _followers(
     weights, total = _weights(depth), 0.0
     shares: dict[int, float] = {}
     groups: dict[int, list[Occurrence]] = {}
-    for one in occurrences:
-        weight = one.times * weights[one.agree]
+    for occurrence in occurrences:
+        weight = occurrence.times * weights[occurrence.agree]
         total += weight
-        if depth < len(one.after):
-            token = one.after[depth]
+        if depth < len(occurrence.after):
+            token = occurrence.after[depth]
             shares[token] = shares.get(token, 0.0) + weight
-            groups.setdefault(token, []).append(one)
+            groups.setdefault(token, []).append(occurrence)
     children = [(share, token, groups[token]) for token, share in shares.items()]
     return total, sorted(children, key=lambda child: -child[0])
 

@@ -80,8 +80,8 @@ class Assistant(HeadExecutor):
                     continue
                 self._texts[read.id] = self._text(read)
             count = len(read.tokens) if read.parents else 1
-            kept, state = self._forward(read, beside[-count:], count)
-            logits.append(kept[-read.keep :])
+            outputs, state = self._forward(read, beside[-count:], count)
+            logits.append(outputs[-read.keep :])
             hidden.append(state.expand(len(read.tokens), -1))
         empty = hidden[0].new_empty(0, self._target.vocab)
         return torch.cat(logits or [empty]), torch.cat(hidden)

@@ -65,12 +65,12 @@ def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
     layout = layout_of(names, layer_count(hf.config))
     if layout is None:
         raise _missing(source, unread(names))
-    found = read_beside(source, lambda name: _ours(layout, name, hf), dtype)
-    tensors = {str(_ours(layout, name, hf)): one for name, one in found.items()}
+    stored = read_beside(source, lambda name: _ours(layout, name, hf), dtype)
+    tensors = {str(_ours(layout, name, hf)): part for name, part in stored.items()}
     count = 1 + max(int(name.split(".")[1]) for name in tensors if name != SHARED_NORM)
     layers = layers_ahead(hf, layout.kinds, count)
     head = _taken(layers)
-    check_total(str(source), head, sum(one.nbytes for one in found.values()))
+    check_total(str(source), head, sum(tensor.nbytes for tensor in stored.values()))
     fill(layers, tensors, hf, dtype, str(source))
     return head.to(dtype)
 

@@ -79,16 +79,16 @@ class MtpHead(nn.Module):
         `attention`: what the attention function of the layers is given.
         """
         # not by the layer's own forward, whose arguments differ between versions
-        one: Any = self.layers[layer]
-        parts = [one.enorm(embedded), one.hnorm(states)]
-        hidden = one.mtp_block(
-            one.eh_proj(torch.cat(parts, -1)),
+        module: Any = self.layers[layer]
+        parts = [module.enorm(embedded), module.hnorm(states)]
+        hidden = module.mtp_block(
+            module.eh_proj(torch.cat(parts, -1)),
             position_embeddings=self._angles(layer, embedded, positions),
             attention_mask=None,
             position_ids=positions,
             **attention,
         )
-        norm = self.norm if one.post_norm is None else one.post_norm
+        norm = self.norm if module.post_norm is None else module.post_norm
         return hidden if norm is None else norm(hidden)
 
     def _angles(

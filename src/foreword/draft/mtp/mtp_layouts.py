@@ -50,13 +50,13 @@ class Layout:
             return f"layers.0.{self.beside[stem]}.weight"
         if self.norm and name == self.norm:
             return SHARED_NORM
-        found = re.fullmatch(self.block, name)
-        if found is None:
+        match = re.fullmatch(self.block, name)
+        if match is None:
             return None
-        number = int(found[1]) - (layers if self.first else 0)
+        number = int(match[1]) - (layers if self.first else 0)
         if number < 0:
             return None
-        return _placed(number, found[2], self.parts)
+        return _placed(number, match[2], self.parts)
 
 
 def _placed(number: int, rest: str, parts: Mapping[str, str]) -> str | None:

@@ -254,17 +254,22 @@ class ModelDrafter(Drafter):
                     for new in sampled.draw(row, node, last)
                 ]
                 level[row] = [node for node in fresh if sampled.branches(row, node)]
-                one, before = reads.pop(row), len(read[row])
+                last_read, before = reads.pop(row), len(read[row])
                 if level[row]:
                     read[row] += level[row]
                     tree = sampled.tree(row, read[row])
                     tokens, count = tree.tokens[before:], len(level[row])
                     reads[row] = (
                         Read(
-                            one.id, ends[row], tokens, tree.parents, count, held=before
+                            last_read.id,
+                            ends[row],
+                            tokens,
+                            tree.parents,
+                            count,
+                            held=before,
                         )
                         if held
-                        else Read(one.id, ends[row] + before, tokens)
+                        else Read(last_read.id, ends[row] + before, tokens)
                     )
         for row in ends:
             self.remember(batch.sequences[row], sampled.tree(row, read[row]))

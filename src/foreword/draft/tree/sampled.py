@@ -138,8 +138,8 @@ class SampledTree:
             dtype=torch.float32,
         )
         for row, drawn in enumerate(distributions):
-            for place, distribution in enumerate(drawn):
-                probs[row, place] = distribution
+            for node, distribution in enumerate(drawn):
+                probs[row, node] = distribution
         return Draft(trees, probs)
 
     def _tokens(
@@ -174,8 +174,8 @@ class SampledTree:
 
 
 def _subtree(tree: _Row, nodes: Sequence[int]) -> DraftTree:
-    place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
+    index = {-1: -1} | {node: at for at, node in enumerate(nodes)}
     return DraftTree(
         [tree.tokens[node] for node in nodes],
-        [place[tree.shape[node]] for node in nodes],
+        [index[tree.shape[node]] for node in nodes],
     )

@@ -116,11 +116,11 @@ class AdaptiveShape:
     def learn(self, draft: Draft, verdict: Verdict) -> None:
         """Record acceptance for every list of children that was verified."""
         for tree, path in zip(draft.trees, verdict.kept, strict=True):
-            for node, kept in zip([-1, *path], [*path, -1], strict=True):
+            for node, accepted in zip([-1, *path], [*path, -1], strict=True):
                 parents = enumerate(tree.parents)
                 children = [child for child, parent in parents if parent == node]
                 for rank, child in enumerate(children[: len(FIRST)]):
-                    self._acceptance.learn(rank, child == kept)
+                    self._acceptance.learn(rank, child == accepted)
 
 
 @lru_cache(256)
