@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.draft.tree.shapes import Shape, expected, full_tree, sequoia
+from foreword.draft.tree.shapes import Shape, full_tree, sequoia
 
 probabilities = st.lists(
     st.sampled_from([0.0, 0.05, 0.2, 0.4, 0.6, 0.9, 1.0]), min_size=1, max_size=3
@@ -39,6 +39,17 @@ def worth(forest: tuple, acceptance: list[float]) -> float:
         acceptance[rank] * (1 + worth(child, acceptance))
         for rank, child in enumerate(forest)
     )
+
+
+def expected(shape: Shape, acceptance: list[float]) -> float:
+    """Draft tokens that are kept on average where the k-th child of every node is with
+    probability acceptance[k - 1].
+    """
+    kept: list[float] = []
+    for node, parent in enumerate(shape):
+        before = kept[parent] if parent >= 0 else 1.0
+        kept.append(acceptance[shape[:node].count(parent)] * before)
+    return sum(kept)
 
 
 def test_a_tree_is_spread_depth_by_depth() -> None:

@@ -41,12 +41,7 @@ def translated(model: Model, translation: TokenMap) -> Model:
     view = copy.copy(model)
     fast = isinstance(model.backend, GrowsTrees)
     kind = RemappedTreeBackend if fast else RemappedBackend
-    view.backend = kind(
-        model.backend,
-        translation,
-        model.context,
-        model.device,
-    )
+    view.backend = kind(model.backend, translation, model.context, model.device)
     view.vocab, view.context = len(translation.spellings), ENDLESS
     return view
 
@@ -131,12 +126,7 @@ class RemappedBackend(Remembers):
         remapped[:, self._targets] = logits[:, self._drafts]
         return remapped
 
-    def move(
-        self,
-        id: int,
-        source: list[int],
-        start: int,
-    ) -> None:
+    def move(self, id: int, source: list[int], start: int) -> None:
         text = self._texts[id]
         length = len(text.ends) - 1
         if start < length:
@@ -210,12 +200,7 @@ class RemappedTreeBackend(RemappedBackend):
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Read the end of a text, then grow a tree of shared tokens after it."""
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
-        ask = replace(
-            ask,
-            ends=ends,
-            ids=self._images,
-            target=len(self._spellings),
-        )
+        ask = replace(ask, ends=ends, ids=self._images, target=len(self._spellings))
         grown = cast("GrowsTrees", self._backend).grow(self._end(read), ask)
         self._texts[read.id].nodes = [(token,) for token in grown.read]
         children = [

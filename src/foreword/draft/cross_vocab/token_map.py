@@ -30,11 +30,7 @@ class TokenMap:
     """
 
     @classmethod
-    def between(
-        cls,
-        target: Vocabulary,
-        draft: Vocabulary,
-    ) -> TokenMap:
+    def between(cls, target: Vocabulary, draft: Vocabulary) -> TokenMap:
         """Compare two vocabularies.
 
         Raises VocabularyMismatch if they share no token.

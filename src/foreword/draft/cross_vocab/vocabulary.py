@@ -31,11 +31,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 class Vocabulary:
     """Pieces of one tokenizer by token id, ids by piece, and the encoding of text."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        size: int,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         """Take the model's `size`; ids without a token (padding of the embedding) have
         no piece.
         """
@@ -80,11 +76,7 @@ class Vocabulary:
             text = text[size or 1 :]
         return spelt
 
-    def follow(
-        self,
-        before: bytes,
-        text: bytes,
-    ) -> list[int]:
+    def follow(self, before: bytes, text: bytes) -> list[int]:
         """Return the tokenizer's own tokens of `text` after `before`.
 
         They are counted from the end, so tokens that a tokenizer puts before a text do

@@ -18,13 +18,7 @@ from torch import Tensor, nn
 from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.loading import check_kind, saved
-from foreword.draft.heads.masked import (
-    VOCABULARY,
-    Layout,
-    MaskedHead,
-    entries,
-    filled,
-)
+from foreword.draft.heads.masked import VOCABULARY, Layout, MaskedHead, entries, filled
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model

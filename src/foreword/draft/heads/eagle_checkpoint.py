@@ -44,12 +44,7 @@ from foreword.draft.heads.export_layout import (
     proposals,
     unsupported_engine,
 )
-from foreword.draft.heads.loading import (
-    check_tokens,
-    checkpoint_of,
-    head_dtype,
-    saved,
-)
+from foreword.draft.heads.loading import check_tokens, checkpoint_of, head_dtype, saved
 from foreword.errors import ModelError
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count

@@ -75,7 +75,11 @@ class _Window:
     """
 
     start: int
-    columns: list[list[int]] = field(default_factory=list)
+    columns: list[list[int]]
+    ends: list[int] = field(default_factory=list)
+    """Last node of each column in the draft that is being scored."""
+    count: int = 0
+    """Draft tokens of that draft."""
 
     def shifted(self, answers: Sequence[int]) -> _Window:
         """Return the window one position later, with the target's answer appended to
@@ -88,17 +92,6 @@ class _Window:
 
 
 @dataclass(slots=True)
-class _ScoredWindow:
-    """A window whose draft is being scored."""
-
-    window: _Window
-    ends: list[int]
-    """Last node of each column."""
-    count: int
-    """Draft tokens of the whole draft."""
-
-
-@dataclass(slots=True)
 class _Text:
     """State of one sequence."""
 
@@ -106,7 +99,8 @@ class _Text:
     read: int = 0
     """Tokens whose n-grams are in the pool."""
     window: _Window | None = None
-    scored: _ScoredWindow | None = None
+    scored: _Window | None = None
+    """The window whose draft is being scored."""
 
     def prefill(self, tokens: list[int]) -> None:
         """Add the n-grams of the tokens appended since the last call."""
@@ -141,7 +135,8 @@ class _Branches:
     """A draft tree without equal siblings: a verifier would follow only one of them."""
 
     def __init__(self, most: int) -> None:
-        self.tree = DraftTree()
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
         self.most = most
         self._nodes: dict[tuple[int, int], int] = {}
 
@@ -149,17 +144,13 @@ class _Branches:
         """Add a branch, to at most `most` - `spare` nodes; return its last node."""
         for token in tokens:
             if (parent, token) not in self._nodes:
-                if len(self.tree.tokens) >= self.most - spare:
+                if len(self.tokens) >= self.most - spare:
                     break
-                self._nodes[parent, token] = self.tree.add(token, parent, 0.0)
+                self._nodes[parent, token] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(parent)
             parent = self._nodes[parent, token]
         return parent
-
-    def unweighted(self) -> DraftTree:
-        """Return the tree without probabilities: window nodes are scored for their
-        answers, however unlikely.
-        """
-        return DraftTree(self.tree.tokens, self.tree.parents)
 
 
 class LookaheadDrafter(Drafter):
@@ -200,9 +191,9 @@ class LookaheadDrafter(Drafter):
                 continue
             columns = [end + 1 for end in scored.ends]
             answers = logits[columns].argmax(-1).tolist()
-            for column, answer in zip(scored.window.columns, answers, strict=True):
+            for column, answer in zip(scored.columns, answers, strict=True):
                 text.pool.add([*column, answer])
-            text.window = scored.window.shifted(answers)
+            text.window = scored.shifted(answers)
 
     def release(self, sequence: Request) -> None:
         self._texts.pop(sequence.id, None)
@@ -225,13 +216,15 @@ class LookaheadDrafter(Drafter):
         reserved = width * (GRAM - 1) - 1 if width else 0
         for copy in text.pool.after(tokens[-1]) if batch.trees else ():
             branches.add(self._until_end(copy[:deep], sequence), spare=reserved)
-        first, ends = -1, []
+        first = -1
         for number, column in enumerate(window.columns):
             first = branches.add(column[:1], first) if number else first
-            ends.append(branches.add(column[1:], first))
+            window.ends.append(branches.add(column[1:], first))
         branches.add(self._until_end(text.pool.continued(tokens, deep), sequence))
-        text.scored = _ScoredWindow(window, ends, len(branches.tree.tokens))
-        return branches.unweighted()
+        window.count = len(branches.tokens)
+        text.scored = window
+        # without probabilities: a window is scored for its answers, however unlikely
+        return DraftTree(branches.tokens, branches.parents)
 
     @staticmethod
     def _until_end(draft_tokens: Sequence[int], sequence: Request) -> list[int]:

@@ -61,14 +61,6 @@ class Adjacency:
         self._logits = array("f", [0.0]) * (SUCCESSORS * vocab)
         self._writers = array("q", [-1]) * vocab
 
-    @property
-    def bytes(self) -> int:
-        """Size in bytes."""
-        return sum(
-            len(part) * part.itemsize
-            for part in (self._tokens, self._logits, self._writers)
-        )
-
     def write(
         self,
         token: int,

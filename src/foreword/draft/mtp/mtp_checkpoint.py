@@ -11,32 +11,15 @@ import torch
 from torch import Tensor
 
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.draft.mtp.mtp_layouts import (
-    SHARED_NORM,
-    Layout,
-    layout_of,
-    unread,
-)
+from foreword.draft.mtp.mtp_layouts import SHARED_NORM, Layout, layout_of, unread
 from foreword.errors import ModelError
 from foreword.model import HFModel
-from foreword.model.executors.torch.attention import (
-    NAME as ATTENTION,
-)
+from foreword.model.executors.torch.attention import NAME as ATTENTION
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
-from foreword.model.loading.ahead import (
-    Kinds,
-    fill,
-    layers_ahead,
-)
-from foreword.model.loading.beside import (
-    read_beside,
-    tensor_names,
-)
-from foreword.model.loading.checkpoint import (
-    CONFIG,
-    Checkpoint,
-)
+from foreword.model.loading.ahead import Kinds, fill, layers_ahead
+from foreword.model.loading.beside import read_beside, tensor_names
+from foreword.model.loading.checkpoint import CONFIG, Checkpoint
 from foreword.model.loading.config import read_json
 from foreword.model.loading.sizes import check_total
 

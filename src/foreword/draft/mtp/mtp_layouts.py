@@ -27,8 +27,6 @@ SHARED_NORM = "shared_post_norm.weight"
 class Layout:
     """Where the checkpoints of some families keep their layers."""
 
-    families: str
-    """Families that use it, for errors and `foreword inspect`."""
     block: str
     """Pattern of the tensors of a layer: its number, then the rest of the name."""
     parts: Mapping[str, str]
@@ -71,14 +69,14 @@ def _placed(number: int, rest: str, parts: Mapping[str, str]) -> str | None:
 
 SHARED = ("shared_head.head", "embed_tokens")
 """Copies of the target's embeddings and LM head, which are used in their place."""
+# DeepSeek-V3, GLM-4.5 and later, and layers that Foreword trained
 DEEPSEEK = Layout(
-    families="DeepSeek-V3, GLM-4.5 and later, and layers that Foreword trained",
     block=r"(?:model\.)?(?:language_model\.)?layers\.(\d+)\.(.+)",
     parts={"shared_head.norm": "post_norm"},
     first=True,
 )
+# Qwen3-Next, Qwen3.5 and Qwen3.6, Mellum
 QWEN = Layout(
-    families="Qwen3-Next, Qwen3.5 and Qwen3.6, Mellum",
     block=r"mtp\.layers\.(\d+)\.(.+)",
     parts={},
     beside={
@@ -89,8 +87,8 @@ QWEN = Layout(
     },
     kinds=Kinds(mlp="sparse"),
 )
+# MiMo-V2
 MIMO = Layout(
-    families="MiMo-V2",
     block=r"model\.mtp\.layers\.(\d+)\.(.+)",
     parts={
         "final_layernorm": "post_norm",
@@ -98,8 +96,8 @@ MIMO = Layout(
     },
     kinds=Kinds(attention="sliding_attention", mlp="dense"),
 )
+# ERNIE 4.5
 ERNIE = Layout(
-    families="ERNIE 4.5",
     block=r"model\.mtp_block\.(\d+)\.(.+)",
     parts={},
     beside={

@@ -65,12 +65,7 @@ class SampledTree:
         self._lists = batch.draws.lists if batch.trees else "one"
         self._rows = [_Row(shape) for shape in shapes]
 
-    def draw(
-        self,
-        row: int,
-        node: int,
-        logits: Float[Tensor, "vocab"],
-    ) -> list[int]:
+    def draw(self, row: int, node: int, logits: Float[Tensor, "vocab"]) -> list[int]:
         """Sample the children of a node (-1: the last committed token) of sequence
         `row` from the raw logits after it.
 

@@ -29,21 +29,6 @@ def full_tree(branching: Sequence[int]) -> Shape:
     return tuple(parents)
 
 
-def expected(shape: Shape, acceptance: Sequence[float]) -> float:
-    """Return the mean accepted draft tokens if the k-th child of every node has
-    probability acceptance[k - 1].
-    """
-    probabilities: list[float] = []
-    children: dict[int, int] = {}
-    for parent in shape:
-        rank = children.get(parent, 0)
-        children[parent] = rank + 1
-        probabilities.append(
-            acceptance[rank] * (probabilities[parent] if parent >= 0 else 1.0)
-        )
-    return sum(probabilities)
-
-
 def sequoia(acceptance: Sequence[float], budget: int, depth: int) -> Shape:
     """Return the tree of at most `budget` nodes and `depth` levels with the most
     expected accepted draft tokens.
