@@ -201,7 +201,9 @@ class RemappedTreeBackend(RemappedBackend):
         """Read the end of a text, then grow a tree of shared tokens after it."""
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
         ask = replace(ask, ends=ends, ids=self._images, target=len(self._spellings))
-        grown = cast("GrowsTrees", self._backend).grow(self._end(read), ask)
+        # the logits of the last draft id, which may be one of several of its token
+        end = replace(self._in_draft_ids(read), keep=1)
+        grown = cast("GrowsTrees", self._backend).grow(end, ask)
         self._texts[read.id].nodes = [(token,) for token in grown.read]
         children = [
             self._shared_children(tokens, values) for tokens, values in grown.children
@@ -212,12 +214,6 @@ class RemappedTreeBackend(RemappedBackend):
             read=[self._to_target[token] for token in grown.read],
             children=children,
         )
-
-    def _end(self, read: Read) -> Read:
-        """Return the read in draft ids with the logits of its last one, which may be
-        one of several per token.
-        """
-        return replace(self._in_draft_ids(read), keep=1)
 
     def _shared_children(
         self, tokens: list[int], values: list[float]

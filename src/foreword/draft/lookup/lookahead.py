@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from foreword.draft.base import Drafter
+from foreword.draft.lookup.ngram import until_end
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
@@ -215,21 +216,13 @@ class LookaheadDrafter(Drafter):
         window = text.columns(tokens, width)
         reserved = width * (GRAM - 1) - 1 if width else 0
         for copy in text.pool.after(tokens[-1]) if batch.trees else ():
-            branches.add(self._until_end(copy[:deep], sequence), spare=reserved)
+            branches.add(until_end(copy[:deep], sequence.eos), spare=reserved)
         first = -1
         for number, column in enumerate(window.columns):
             first = branches.add(column[:1], first) if number else first
             window.ends.append(branches.add(column[1:], first))
-        branches.add(self._until_end(text.pool.continued(tokens, deep), sequence))
+        branches.add(until_end(text.pool.continued(tokens, deep), sequence.eos))
         window.count = len(branches.tokens)
         text.scored = window
         # without probabilities: a window is scored for its answers, however unlikely
         return DraftTree(branches.tokens, branches.parents)
-
-    @staticmethod
-    def _until_end(draft_tokens: Sequence[int], sequence: Request) -> list[int]:
-        """Return the draft tokens up to an end-of-text token."""
-        for length, token in enumerate(draft_tokens, 1):
-            if token in sequence.eos:
-                return list(draft_tokens[:length])
-        return list(draft_tokens)

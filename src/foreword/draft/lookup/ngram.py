@@ -59,11 +59,7 @@ class NgramDrafter(Drafter):
         start = index.find(tokens)
         if start is None:
             return []
-        draft_tokens = copied(tokens, start, budget)
-        for length, token in enumerate(draft_tokens, 1):
-            if token in sequence.eos:
-                return draft_tokens[:length]
-        return draft_tokens
+        return until_end(copied(tokens, start, budget), sequence.eos)
 
 
 class NgramIndex:
@@ -105,6 +101,14 @@ class NgramIndex:
                 break
             start = end
         return start
+
+
+def until_end(tokens: Sequence[int], eos: frozenset[int]) -> list[int]:
+    """Return the tokens up to an end-of-text token."""
+    for length, token in enumerate(tokens, 1):
+        if token in eos:
+            return list(tokens[:length])
+    return list(tokens)
 
 
 def copied(tokens: list[int], start: int, count: int) -> list[int]:

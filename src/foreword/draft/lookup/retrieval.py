@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 
 from foreword.draft.base import Drafter, Source
@@ -113,21 +114,6 @@ class Occurrence:
     times: int
 
 
-@dataclass(order=True, slots=True)
-class _Branch:
-    """Candidate node, ordered by probability, then by the order in which it was
-    created.
-    """
-
-    rank: float
-    """Its negative probability."""
-    serial: int
-    token: int = field(compare=False)
-    parent: int = field(compare=False)
-    depth: int = field(compare=False)
-    occurrences: list[Occurrence] = field(compare=False)
-
-
 def grown(
     occurrences: Sequence[Occurrence],
     most: int,
@@ -145,36 +131,24 @@ def grown(
     Bell (1991), with weights for counts. With `chain`, each node gets only its
     likeliest child.
     """
-    tree = DraftTree()
-    open_ = list[_Branch]()
-    serial = 0
-    node = -1
-    probability = 1.0
-    depth = 0
-    here = list(occurrences)
-    while len(tree.tokens) < most:
-        if node < 0 or tree.tokens[node] not in ends:
-            total, children = _followers(here, depth)
-            for share, token, those in children[: 1 if chain else None]:
-                serial += 1
-                heappush(
-                    open_,
-                    _Branch(
-                        -probability * share / (total + novelty),
-                        serial,
-                        token,
-                        node,
-                        depth + 1,
-                        those,
-                    ),
-                )
-        if not open_ or -open_[0].rank <= floor:
-            break
-        best = heappop(open_)
-        probability = -best.rank
-        depth = best.depth
-        here = best.occurrences
-        node = tree.add(best.token, best.parent, probability)
+    tree, serial = DraftTree(), count()
+    waiting: list[tuple[float, int, int, int, int, Sequence[Occurrence]]] = []
+
+    def branch(
+        group: Sequence[Occurrence], depth: int, parent: int, probability: float
+    ) -> None:
+        total, children = _followers(group, depth)
+        for share, token, followers in children[: 1 if chain else None]:
+            rank = -probability * share / (total + novelty)
+            child = (rank, next(serial), token, parent, depth + 1, followers)
+            heappush(waiting, child)
+
+    branch(occurrences, 0, -1, 1.0)
+    while len(tree.tokens) < most and waiting and -waiting[0][0] > floor:
+        rank, _, token, parent, depth, group = heappop(waiting)
+        node = tree.add(token, parent, -rank)
+        if len(tree.tokens) < most and token not in ends:
+            branch(group, depth, node, -rank)
     return tree
 
 

@@ -4,6 +4,7 @@ folder that `foreword train mtp` wrote.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.draft.mtp.mtp_layouts import SHARED_NORM, Layout, layout_of, unread
+from foreword.draft.mtp.mtp_layouts import SHARED_NORM, layout_of, unread
 from foreword.errors import ModelError
 from foreword.model import HFModel
 from foreword.model.executors.torch.attention import NAME as ATTENTION
@@ -45,11 +46,13 @@ def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
     """
     _check_target(source, hf.config.get_text_config())
     names = tensor_names(source)
-    layout = layout_of(names, layer_count(hf.config))
+    depth = layer_count(hf.config)
+    layout = layout_of(names, depth)
     if layout is None:
         raise _missing(source, unread(names))
-    stored = read_beside(source, lambda name: _ours(layout, name, hf), dtype)
-    tensors = {str(_ours(layout, name, hf)): part for name, part in stored.items()}
+    ours = partial(layout.ours, layers=depth)
+    stored = read_beside(source, ours, dtype)
+    tensors = {str(ours(name)): part for name, part in stored.items()}
     count = 1 + max(int(name.split(".")[1]) for name in tensors if name != SHARED_NORM)
     layers = layers_ahead(hf, layout.kinds, count)
     head = _taken(layers)
@@ -105,10 +108,6 @@ def _check_target(source: str | Path, config: HFConfig) -> None:
             f"cannot use {source}: it is for another target: {', '.join(wrong)}. "
             "Choose a layer trained for this target"
         )
-
-
-def _ours(layout: Layout, name: str, hf: HFModel) -> str | None:
-    return layout.ours(name, layer_count(hf.config))
 
 
 def _taken(layers: Any) -> MtpHead:

@@ -115,11 +115,18 @@ class SampledTree:
         """Return the tree of these sampled nodes of sequence `row`, in this order: each
         after its parent.
         """
-        return _subtree(self._rows[row], nodes)
+        tree = self._rows[row]
+        index = {-1: -1} | {node: at for at, node in enumerate(nodes)}
+        return DraftTree(
+            [tree.tokens[node] for node in nodes],
+            [index[tree.shape[node]] for node in nodes],
+        )
 
     def draft(self) -> Draft:
         """Return the sampled nodes of all trees, with padded distributions."""
-        trees = [_subtree(tree, sorted(tree.tokens)) for tree in self._rows]
+        trees = [
+            self.tree(row, sorted(tree.tokens)) for row, tree in enumerate(self._rows)
+        ]
         distributions = [
             [tree.distributions[node] for node in sorted(tree.distributions)]
             for tree in self._rows
@@ -166,11 +173,3 @@ class SampledTree:
         path, lane = tree.path(tree.shape[child]), tree.lanes[child]
         noise = self._batch.draws.drafting(self._batch.sequences[row], path, lane)
         return distribution if noise is None else distribution + noise
-
-
-def _subtree(tree: _Row, nodes: Sequence[int]) -> DraftTree:
-    index = {-1: -1} | {node: at for at, node in enumerate(nodes)}
-    return DraftTree(
-        [tree.tokens[node] for node in nodes],
-        [index[tree.shape[node]] for node in nodes],
-    )
