@@ -122,7 +122,7 @@ def rope(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     }
 
 
-def as_config(sizes: Qwen3Config) -> dict[str, Any]:
+def as_config(sizes: Qwen3Config | LlamaConfig) -> dict[str, Any]:
     """Return the entries of config.json for layers, in the form of transformers before
     and after version 5.
     """

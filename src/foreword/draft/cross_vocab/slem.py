@@ -175,7 +175,11 @@ class StringMatchDrafter(Drafter):
         self._copies[read.id].read += tokens
 
     def _choose(
-        self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]
+        self,
+        batch: Batch,
+        row: int,
+        path: _Path,
+        logits: Float[Tensor, "vocab"],
     ) -> int | None:
         """Return the next draft id: choose the target token it begins with, then the
         likeliest id that does.

@@ -112,7 +112,10 @@ class RemappedBackend(Remembers):
         self._texts.pop(id, None)
         self._backend.close(id)
 
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         logits = self._backend.read([self._in_draft_ids(read) for read in reads])
         lengths: list[int] = []
         for read in reads:
@@ -166,7 +169,10 @@ class RemappedBackend(Remembers):
         )
 
     @staticmethod
-    def _append(text: _Text, spelt: Sequence[tuple[int, ...]]) -> None:
+    def _append(
+        text: _Text,
+        spelt: Sequence[tuple[int, ...]],
+    ) -> None:
         for ids in spelt:
             text.ids += ids
             text.ends.append(len(text.ids))
@@ -227,7 +233,10 @@ class RemappedTreeBackend(RemappedBackend):
         return [token for token, _ in shared], [value for _, value in shared]
 
 
-def _parents(parents: Sequence[int], nodes: Sequence[tuple[int, ...]]) -> list[int]:
+def _parents(
+    parents: Sequence[int],
+    nodes: Sequence[tuple[int, ...]],
+) -> list[int]:
     """Return the parents of a tree in which a node of several draft ids has become a
     chain of them.
     """
@@ -258,6 +267,9 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     @classmethod
     def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+        cls,
+        source: Source,
+        target: Model,
+        tokenizer: Tokenizer | None,
     ) -> IntersectionDrafter:
         return cls(load_pair(source, target, tokenizer))

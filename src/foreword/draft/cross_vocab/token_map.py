@@ -76,7 +76,10 @@ class TokenMap:
         )
 
 
-def _spelt(piece: bytes | str | None, draft: Vocabulary) -> tuple[int, ...]:
+def _spelt(
+    piece: bytes | str | None,
+    draft: Vocabulary,
+) -> tuple[int, ...]:
     """Return the draft ids of a piece; a special token that the draft lacks is spelt by
     its name.
     """

@@ -31,7 +31,11 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 class Vocabulary:
     """Pieces of one tokenizer by token id, ids by piece, and the encoding of text."""
 
-    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        size: int,
+    ) -> None:
         """Take the model's `size`; ids without a token (padding of the embedding) have
         no piece.
         """
@@ -95,7 +99,10 @@ class Vocabulary:
         return tokens[start:] if self.text(tokens[start:]) == text else self.spell(text)
 
 
-def _pieces(tokenizer: Tokenizer, size: int) -> tuple[Piece | None, ...]:
+def _pieces(
+    tokenizer: Tokenizer,
+    size: int,
+) -> tuple[Piece | None, ...]:
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     read = _byte_level if _writes_bytes(tokenizer, vocabulary) else _sentencepiece
     pieces: list[Piece | None] = [None] * size
@@ -107,7 +114,10 @@ def _pieces(tokenizer: Tokenizer, size: int) -> tuple[Piece | None, ...]:
     return tuple(pieces)
 
 
-def _writes_bytes(tokenizer: Tokenizer, vocabulary: Iterable[str]) -> bool:
+def _writes_bytes(
+    tokenizer: Tokenizer,
+    vocabulary: Iterable[str],
+) -> bool:
     """Return whether Ġ stands for a space, by decoding one such token; in some
     vocabularies it is a letter.
     """

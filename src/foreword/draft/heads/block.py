@@ -135,7 +135,12 @@ class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
     hidden_layers: tuple[int, ...] = ()
     """Target hidden states that the head reads, numbered as in transformers."""
 
-    def __init__(self, head: nn.Module, target: Model, draft_tokens: int) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        target: Model,
+        draft_tokens: int,
+    ) -> None:
         """Move `head` to the target; `draft_tokens` = tokens that a block predicts."""
         HeadReader.__init__(self, target.context)
         super().__init__(target.context)
@@ -183,7 +188,11 @@ class BlockDrafter(HeadDrafter):
         blocks = cls.BLOCKS(load_head(source, target, cls.HEAD.read), target)
         return cls(blocks, blocks.hidden_layers)
 
-    def __init__(self, blocks: HeadBlocks, hidden_layers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        blocks: HeadBlocks,
+        hidden_layers: tuple[int, ...],
+    ) -> None:
         """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
         in transformers.
         """

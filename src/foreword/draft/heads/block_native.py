@@ -33,7 +33,11 @@ class NativeBlockTrees:
     there is one.
     """
 
-    def __init__(self, vocab: int, table: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        table: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         """`table`: the bigram table's factors for the previous and the next token,
         bfloat16, both [vocab, rank].
         """
@@ -70,7 +74,10 @@ class NativeBlockTrees:
         )
 
     def grow(
-        self, distributions: Float[Tensor, "deep vocab"], last: int, ask: TreeRequest
+        self,
+        distributions: Float[Tensor, "deep vocab"],
+        last: int,
+        ask: TreeRequest,
     ) -> GrownTree:
         """Grow a tree after a sequence that ends with token `last`."""
         distributions, token = distributions.float().contiguous(), (c_int64 * 1)(last)

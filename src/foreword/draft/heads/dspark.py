@@ -42,7 +42,10 @@ class Markov(nn.Module):
         self.markov_w1 = nn.Embedding(vocab, rank)
         self.markov_w2 = nn.Linear(rank, vocab, bias=False)
 
-    def forward(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocab"]:
+    def forward(
+        self,
+        tokens: Int[Tensor, "rows"],
+    ) -> Float[Tensor, "rows vocab"]:
         return self.markov_w2(self.markov_w1(tokens))
 
 
@@ -96,7 +99,9 @@ class DSparkHead(MaskedHead):
         return table if self.confidence_head is None else (*table, *confidence)
 
     def confidence(
-        self, hidden: Float[Tensor, "rows hidden"], before: Int[Tensor, "rows"]
+        self,
+        hidden: Float[Tensor, "rows hidden"],
+        before: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows"] | None:
         """Return the log-odds that each row's draft token is accepted, from the token
         before it.
@@ -158,7 +163,10 @@ class DSparkHead(MaskedHead):
         return replace(head, tensors={**head.tensors, NEXT: rows})
 
 
-def _over_target_vocab(checkpoint: Checkpoint, layout: Layout) -> Checkpoint:
+def _over_target_vocab(
+    checkpoint: Checkpoint,
+    layout: Layout,
+) -> Checkpoint:
     """Return a checkpoint whose bigram table has a row for each of the target's tokens;
     tokens outside a reduced vocabulary get zeros, and are never drafted.
     """
@@ -179,7 +187,11 @@ class DSparkBlocks(MaskedBlocks):
     by level.
     """
 
-    def __init__(self, head: DSparkHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: DSparkHead,
+        target: Model,
+    ) -> None:
         super().__init__(head, target)
         self._markov = table = head.markov_head
         fits = target.dtype == torch.bfloat16 and head.rank % LANES == 0
@@ -192,7 +204,9 @@ class DSparkBlocks(MaskedBlocks):
 
     @torch.inference_mode()
     def after(
-        self, distributions: Float[Tensor, "rows vocab"], tokens: Sequence[int]
+        self,
+        distributions: Float[Tensor, "rows vocab"],
+        tokens: Sequence[int],
     ) -> Float[Tensor, "rows vocab"]:
         if self._grower is not None:
             return distributions + self._grower.logits(tokens)

@@ -51,7 +51,10 @@ class EagleDrafter(HeadDrafter):
 
     @classmethod
     def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+        cls,
+        source: Source,
+        target: Model,
+        tokenizer: Tokenizer | None,
     ) -> EagleDrafter:
         del tokenizer  # a head uses the target's tokenizer
         head = load(source, target.hf.config)
@@ -82,7 +85,11 @@ class TorchEagle(TorchHead):
         pairs = zip(reads, states, strict=True)
         beside = [own if read.parents else self._fused(own) for read, own in pairs]
 
-        def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attended(
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+        ) -> Tensor:
             layer, window = self._head.midlayer.self_attn, self._head.config.window
             plan = rows.plan
             return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
@@ -93,7 +100,10 @@ class TorchEagle(TorchHead):
         return hidden[0, : len(rows.tokens)]
 
     def logits(
-        self, reads: Sequence[Read], rows: Packed, hidden: Float[Tensor, "rows hidden"]
+        self,
+        reads: Sequence[Read],
+        rows: Packed,
+        hidden: Float[Tensor, "rows hidden"],
     ) -> Float[Tensor, "kept vocab"]:
         padded = _at_least(hidden[rows.kept], MIN_ROWS)
         logits = self._head.logits(padded)[: len(rows.kept)]
@@ -109,7 +119,11 @@ class TorchEagle(TorchHead):
 class NativeEagle(NativeHead):
     """The head in C."""
 
-    def __init__(self, head: EagleHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: EagleHead,
+        target: Model,
+    ) -> None:
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         config, attention = head.config, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
@@ -129,7 +143,10 @@ class NativeEagle(NativeHead):
         self.describe(model, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
 
-    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+    def read(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "kept vocab"]:
         return over_target_vocab(super().read(reads), self._tokens, self.target.vocab)
 
     def fused(

@@ -46,7 +46,7 @@ from foreword.draft.heads.export_layout import (
 )
 from foreword.draft.heads.loading import check_tokens, checkpoint_of, head_dtype, saved
 from foreword.errors import ModelError
-from foreword.model.head_layers import HFConfig
+from foreword.model.head_layers import HFConfig, as_config
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 
@@ -170,32 +170,20 @@ def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
     """Return the head in the layout of vLLM and SGLang, with floating-point tensors in
     `dtype`.
     """
-    config, llama = head.config, head.config.llama
+    config = head.config
     text = target.get_text_config()
-    rope = dict(llama.rope_parameters or {})
     about: dict[str, Any] = {
+        **as_config(config.llama),
         "architectures": [ARCHITECTURE],
         "model_type": LAYER_TYPES[config.head_norms],
-        "hidden_size": llama.hidden_size,
-        "intermediate_size": llama.intermediate_size,
         "num_hidden_layers": 1,
-        "num_attention_heads": llama.num_attention_heads,
-        "num_key_value_heads": llama.num_key_value_heads,
-        "head_dim": llama.head_dim,
-        "hidden_act": llama.hidden_act,
-        "rms_norm_eps": llama.rms_norm_eps,
-        "max_position_embeddings": llama.max_position_embeddings,
-        # transformers 5 reads rope_parameters, older versions the other two.
-        "rope_parameters": rope,
-        "rope_theta": rope.get("rope_theta", 10000.0),
-        "rope_scaling": None if rope.get("rope_type", "default") == "default" else rope,
-        "vocab_size": llama.vocab_size,
         "draft_vocab_size": config.draft_vocab,
         "target_hidden_size": config.target_hidden,
         "tie_word_embeddings": False,
-        "attention_bias": llama.attention_bias,
         **{name: getattr(config, name) for name in FLAGS},
     }
+    if about["rope_scaling"]:
+        about["rope_scaling"] = about["rope_parameters"]
     if config.window is not None:
         about |= {"layer_types": [SLIDING], "sliding_window": config.window}
     if config.states != default_states(layer_count(text)):

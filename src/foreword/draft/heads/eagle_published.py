@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreword.draft.heads.loading import TRAINING_ONLY
 from foreword.errors import ModelError, words
 from foreword.model.head_layers import SIDES, LlamaConfig, rope
 from foreword.model.loading.checkpoint import Checkpoint
@@ -32,8 +33,6 @@ queries and keys.
 IDS, ENGINE = "eagle_aux_hidden_state_layer_ids", "eagle_config"
 EMBEDDINGS, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-TRAINING_ONLY = ("verifier_norm.weight", "verifier_lm_head.weight")
-"""Copies of the target's tensors that older versions of speculators saved."""
 COMPUTED = "rotary_emb.inv_freq"
 """End of the name of a table that is computed from the config."""
 SLIDING = "sliding_attention"

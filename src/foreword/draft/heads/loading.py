@@ -37,6 +37,8 @@ class TrainedHead:
 
 
 Head = TypeVar("Head", bound=TrainedHead)
+TRAINING_ONLY = ("verifier_norm.weight", "verifier_lm_head.weight")
+"""Copies of the target's tensors that older versions of speculators saved."""
 
 
 def load_head(
@@ -130,7 +132,10 @@ def head_dtype(checkpoint: Checkpoint) -> torch.dtype:
 
 
 def saved(
-    head: nn.Module, config: Mapping[str, Any], dtype: torch.dtype, key: str = "dtype"
+    head: nn.Module,
+    config: Mapping[str, Any],
+    dtype: torch.dtype,
+    key: str = "dtype",
 ) -> Checkpoint:
     """Return a head to write: its config with the dtype as `key`, and its tensors, with
     floating-point numbers of that dtype.

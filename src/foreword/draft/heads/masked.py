@@ -25,7 +25,12 @@ from foreword.draft.heads.export_layout import (
     proposals,
     unsupported_engine,
 )
-from foreword.draft.heads.loading import TrainedHead, check_fits, check_tokens
+from foreword.draft.heads.loading import (
+    TRAINING_ONLY,
+    TrainedHead,
+    check_fits,
+    check_tokens,
+)
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -48,8 +53,6 @@ VOCABULARY = ("d2t", "t2d")
 """Offsets from a draft-vocabulary index to the target's token id, and a mask of the
 target's tokens it has.
 """
-TRAINING_ONLY = ("verifier_norm.weight", "verifier_lm_head.weight")
-"""Copies of the target's tensors that older versions of speculators saved."""
 TENSORS = (
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -227,7 +230,7 @@ class MaskedHead(TrainedHead, nn.Module):
         Raises ModelError where the head is for another target, InvalidRequest where the
         engine does not support it.
         """
-        head = cls.read(checkpoint)
+        head = cast("MaskedHead", cls.read(checkpoint))
         layout, sizes = head.layout, head.layout.sizes
         if layout.sample_from_anchor != cls.FIRST_ROW and engine != SPECULATORS:
             which = "without" if cls.FIRST_ROW else "with"

@@ -53,7 +53,11 @@ class MaskedBlocks(HeadBlocks):
                 swap_in(part)
 
     @classmethod
-    def quantized(cls, head: MaskedHead, target: Model) -> MaskedBlocks:
+    def quantized(
+        cls,
+        head: MaskedHead,
+        target: Model,
+    ) -> MaskedBlocks:
         """Return a predictor whose layers are int8 where that is faster; draft tokens
         may then differ slightly.
         """
@@ -100,13 +104,19 @@ class MaskedBlocks(HeadBlocks):
 class TorchLayers(Packing):
     """The layers in torch; the reference implementation of `NativeLayers`."""
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         super().__init__(target.device)
         self.head = head
         self.target = target
 
     def store(
-        self, reads: Sequence[Read], states: Float[Tensor, "rows features"]
+        self,
+        reads: Sequence[Read],
+        states: Float[Tensor, "rows features"],
     ) -> None:
         """Store keys and values of the target's states at these tokens."""
         packed = self._pack(reads)
@@ -119,13 +129,21 @@ class TorchLayers(Packing):
         for number, (key, value) in enumerate(stored):
             self.pool.write(number, key, value, packed.plan.rows)
 
-    def hidden_states(self, reads: Sequence[Read]) -> Float[Tensor, "rows hidden"]:
+    def hidden_states(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "rows hidden"]:
         """Return the normed hidden states of every row of these blocks."""
         packed = self._pack(reads)
         spans = packed.plan.spans
         places = [self.pool.where(s.table, s.length, s.length) for s in spans]
 
-        def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        def attend(
+            number: int,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+        ) -> Tensor:
             keys, values = self.pool.write(number, key, value, packed.plan.rows)
             attended: list[Tensor] = []
             for span, place in zip(spans, places, strict=True):
@@ -168,7 +186,11 @@ class NativeLayers(NativeHead):
     TAKES = ("fc", "layers")
     """Submodules of a head whose weights are dropped once packed."""
 
-    def __init__(self, head: MaskedHead, target: Model) -> None:
+    def __init__(
+        self,
+        head: MaskedHead,
+        target: Model,
+    ) -> None:
         sizes = head.layout.sizes
         kv_heads = sizes.num_key_value_heads or sizes.num_attention_heads
         rotaries = [head.rotary.angles] * len(head.layers)
@@ -182,7 +204,9 @@ class NativeLayers(NativeHead):
             drop_weights(head.get_submodule(name))
 
     def store(
-        self, reads: Sequence[Read], states: Float[Tensor, "rows features"]
+        self,
+        reads: Sequence[Read],
+        states: Float[Tensor, "rows features"],
     ) -> None:
         """Store keys and values of the target's states at these tokens."""
         fused = self.fused(states)
@@ -192,7 +216,10 @@ class NativeLayers(NativeHead):
         reader.norm = self._hidden_norm
         self.library.foreword_forward(byref(reader), byref(call), self.threads)
 
-    def hidden_states(self, reads: Sequence[Read]) -> Float[Tensor, "rows hidden"]:
+    def hidden_states(
+        self,
+        reads: Sequence[Read],
+    ) -> Float[Tensor, "rows hidden"]:
         """Return the normed hidden states of every row of these blocks."""
         call = self._prepare(reads, torch.empty(0))
         for span in call.span[: call.spans]:

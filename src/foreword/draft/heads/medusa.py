@@ -40,7 +40,10 @@ class Residual(nn.Module):
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows hidden"]:
+    def forward(
+        self,
+        x: Float[Tensor, "rows hidden"],
+    ) -> Float[Tensor, "rows hidden"]:
         return x + F.silu(self.linear(x))
 
 
@@ -53,7 +56,13 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
     """
 
     def __init__(
-        self, heads: int, layers: int, hidden: int, vocab: int, *, own: bool
+        self,
+        heads: int,
+        layers: int,
+        hidden: int,
+        vocab: int,
+        *,
+        own: bool,
     ) -> None:
         def head() -> nn.Sequential:
             last = [nn.Linear(hidden, vocab, bias=False)] if own else []
@@ -79,7 +88,9 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         return torch.stack(states, 1)
 
     def logits(
-        self, hidden: Float[Tensor, "rows hidden"], head: Int[Tensor, "rows"]
+        self,
+        hidden: Float[Tensor, "rows hidden"],
+        head: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows vocab"]:
         """Return logits from the heads' own LM heads; row i is a hidden state of
         head[i].

@@ -94,7 +94,12 @@ class NativeHead(NativeExecutor, HeadExecutor):
         self._states = torch.cat(beside).float()
         return self.read(reads), self._hidden
 
-    def grow_beside(self, read: Read, states: Tensor, ask: TreeRequest) -> GrownTree:
+    def grow_beside(
+        self,
+        read: Read,
+        states: Tensor,
+        ask: TreeRequest,
+    ) -> GrownTree:
         self._states = self.fused(states).float().contiguous()
         return self.grow(read, ask)
 

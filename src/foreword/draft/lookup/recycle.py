@@ -239,18 +239,14 @@ class RecyclingDrafter(Drafter):
     ) -> None:
         emitted = verdict.said(draft)
         memories = [
-            self._memory(sequence.params.tenant, logits.shape[-1])
+            (sequence, self._memory(sequence.params.tenant, logits.shape[-1]))
             for sequence, logits in zip(batch.sequences, scores.logits, strict=True)
         ]
-        for row, (sequence, memory) in enumerate(
-            zip(batch.sequences, memories, strict=True)
-        ):
+        for row, (sequence, memory) in enumerate(memories):
             if sequence.rounds == 0:
                 memory.adjacency.copy(sequence.copyable, sequence.id)
             _Successors(memory, sequence, batch.draws).learn(emitted[row])
-        for row, (sequence, memory) in enumerate(
-            zip(batch.sequences, memories, strict=True)
-        ):
+        for row, (sequence, memory) in enumerate(memories):
             logits = scores.logits[row].float()
             best = logits.topk(min(SUCCESSORS, logits.shape[-1]))
             successors, values = best.indices.tolist(), best.values.tolist()

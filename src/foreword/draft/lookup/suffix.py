@@ -108,7 +108,12 @@ class AnswerStore:
             temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path, vocab: int, capacity: int = CAPACITY) -> AnswerStore:
+    def load(
+        cls,
+        path: Path,
+        vocab: int,
+        capacity: int = CAPACITY,
+    ) -> AnswerStore:
         """Read a file written by `save`.
 
         Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it

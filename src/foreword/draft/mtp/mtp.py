@@ -40,12 +40,17 @@ class MtpDrafter(HeadDrafter):
     tree level takes one forward of them.
 
     A single layer is used again for each further token. Several layers draft one token
-    each. An assistant is a model of its own in the place of the layers.
+    each. An assistant is a model that replaces the layers.
     """
 
     about = OWN_METHODS["mtp"]
 
-    def __init__(self, executor: HeadExecutor, target: Model, deep: int = 1) -> None:
+    def __init__(
+        self,
+        executor: HeadExecutor,
+        target: Model,
+        deep: int = 1,
+    ) -> None:
         """`deep`: number of layers."""
         super().__init__(StateReader(executor), (layer_count(target.hf.config),))
         self.executor = executor
@@ -55,7 +60,10 @@ class MtpDrafter(HeadDrafter):
 
     @classmethod
     def load(
-        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+        cls,
+        source: Source,
+        target: Model,
+        tokenizer: Tokenizer | None,
     ) -> MtpDrafter:
         """Load the layers from `source`, a folder or hub id; None = from the target's
         own checkpoint.
@@ -147,7 +155,11 @@ class NativeMtp(NativeHead):
             held = self._backend.matrices.held
             self._code(coding, [part for part in held if part.data_ptr() == head])
 
-    def _code(self, coding: int, heads: list[Tensor]) -> None:
+    def _code(
+        self,
+        coding: int,
+        heads: list[Tensor],
+    ) -> None:
         """Quantize the matrices, also an LM head in `heads`."""
         whole = [*self.matrices.held, *heads]
         self.matrices.drop(self.model)
@@ -161,7 +173,7 @@ class NativeMtp(NativeHead):
 
 
 class TorchMtp(TorchHead):
-    """The layers in torch; their states are those of all layers, side by side."""
+    """The layers in torch; a state holds the states of all layers, side by side."""
 
     def __init__(self, head: MtpHead, target: Model) -> None:
         # packed layers have no weights to ask

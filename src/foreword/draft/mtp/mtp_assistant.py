@@ -87,7 +87,10 @@ class Assistant(HeadExecutor):
         return torch.cat(logits or [empty]), torch.cat(hidden)
 
     def _forward(
-        self, read: Read, states: Float[Tensor, "rows hidden"], rows: int
+        self,
+        read: Read,
+        states: Float[Tensor, "rows hidden"],
+        rows: int,
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows hidden"]]:
         """Run the model for the last `rows` tokens, which do not see each other."""
         device = self._target.device
@@ -120,7 +123,11 @@ class Assistant(HeadExecutor):
         return end, shared
 
 
-def _loaded(source: str | Path, config: Any, target: Model) -> Any:
+def _loaded(
+    source: str | Path,
+    config: Any,
+    target: Model,
+) -> Any:
     try:
         return load_weights(source, config, target.dtype)
     except ModelError as error:
@@ -140,7 +147,11 @@ def _stored(target: Model) -> dict[str, int]:
     return {kind: layer for layer, kind in enumerate(config.layer_types[:count])}
 
 
-def _check(source: str | Path, config: Any, target: Model) -> None:
+def _check(
+    source: str | Path,
+    config: Any,
+    target: Model,
+) -> None:
     """Raise ModelError where an assistant was made for another target."""
     text = target.hf.config.get_text_config()
     sizes = {

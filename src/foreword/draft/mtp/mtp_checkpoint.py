@@ -66,7 +66,11 @@ def new(hf: HFModel) -> MtpHead:
     return _taken(layers_ahead(hf, Kinds(), 1))
 
 
-def dump(head: MtpHead, dtype: torch.dtype, config: HFConfig) -> Checkpoint:
+def dump(
+    head: MtpHead,
+    dtype: torch.dtype,
+    config: HFConfig,
+) -> Checkpoint:
     """Return a single layer in DeepSeek's layout, numbered after the target's layers;
     experts are fused as in transformers.
     """

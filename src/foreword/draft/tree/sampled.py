@@ -145,7 +145,10 @@ class SampledTree:
         return Draft(trees, probs)
 
     def _tokens(
-        self, row: int, distribution: Float[Tensor, "vocab"], children: Sequence[int]
+        self,
+        row: int,
+        distribution: Float[Tensor, "vocab"],
+        children: Sequence[int],
     ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
         if (

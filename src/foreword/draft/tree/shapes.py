@@ -29,7 +29,11 @@ def full_tree(branching: Sequence[int]) -> Shape:
     return tuple(parents)
 
 
-def sequoia(acceptance: Sequence[float], budget: int, depth: int) -> Shape:
+def sequoia(
+    acceptance: Sequence[float],
+    budget: int,
+    depth: int,
+) -> Shape:
     """Return the tree of at most `budget` nodes and `depth` levels with the most
     expected accepted draft tokens.
 
