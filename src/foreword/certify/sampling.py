@@ -8,12 +8,12 @@ from itertools import product
 from typing import Any
 
 from foreword.api.llm import LLM
+from foreword.bench.stats import LEVEL, Fit, fit
 from foreword.certify.cases import TEXTS, Case, encoded
 from foreword.certify.drafting import Drafting
 from foreword.certify.numerics import next_logits
 from foreword.certify.report import Check, Status
 from foreword.certify.runs import BATCH, Setup, run
-from foreword.certify.statistics import LEVEL, Fit, fit
 from foreword.sampling.logits import weights
 from foreword.types import SamplingParams
 

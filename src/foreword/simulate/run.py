@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
+from foreword.bench.stats import percentiles
 from foreword.errors import InvalidRequest
 from foreword.simulate.cluster import Cluster, Outcome
 from foreword.simulate.costs import ReplicaCosts
@@ -98,6 +97,7 @@ def row(load: Load, outcome: Outcome, replicas: int, measured: int) -> Row:
     ends = [times.last for _, times in answered]
     seconds = max(ends, default=min(sent)) - min(sent)
     tokens = sum(request.answer_tokens for request, _ in answered)
+    waits = [times.first - times.sent for _, times in answered]
     spans = [times.last - times.sent for _, times in answered]
     speeds = [
         request.answer_tokens / span
@@ -113,23 +113,16 @@ def row(load: Load, outcome: Outcome, replicas: int, measured: int) -> Row:
         extrapolated=replicas > measured,
         seconds=seconds,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        client_tokens_per_second=_spread(speeds)[0],
-        first_token=_spread([times.first - times.sent for _, times in answered]),
-        per_token=_spread(further),
-        answer=_spread(spans),
+        client_tokens_per_second=percentiles(speeds, PERCENTILES)[0],
+        first_token=percentiles(waits, PERCENTILES),
+        per_token=percentiles(further, PERCENTILES),
+        answer=percentiles(spans, PERCENTILES),
         utilisation=outcome.busy / (replicas * seconds) if seconds else 0.0,
         answers=len(answered),
         refused=len(outcome.times) - len(answered),
         tokens=tokens,
         rounds=outcome.rounds,
     )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    if not values:
-        return (None,) * len(PERCENTILES)
-    found = np.percentile(values, PERCENTILES)
-    return tuple(map(float, found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from foreword.bench.roofline.limit import (
 )
 from foreword.bench.roofline.roof import Roof
 from foreword.bench.roofline.table import table
-from foreword.bench.roofline.timing import middle
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -181,13 +180,6 @@ def test_table_has_a_line_for_every_pass(invented):
     assert "50%" in shown
     assert "1 of 16" in shown
     assert "floor is 1.00 ms" in shown
-
-
-def test_middle_is_the_median_within_its_interval():
-    assert middle([3.0, 1.0, 2.0]).mid == 2.0
-    assert middle([5.0] * 4) == Interval(5.0, 5.0, 5.0)
-    wide, narrow = middle([1.0, 9.0] * 3), middle([4.9, 5.1] * 3)
-    assert wide.high - wide.low > narrow.high - narrow.low
 
 
 def test_prediction_ignores_an_old_cost_table():

@@ -10,7 +10,7 @@ import starter
 from foreword import LLM
 from foreword.api.async_llm import AsyncLLM
 from foreword.bench.records import BenchRequest
-from foreword.bench.serving.load import Answer, Load, longest, percentiles, send
+from foreword.bench.serving.load import Answer, Load, longest, send
 from foreword.bench.serving.report import IN_PROCESS, rows
 from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS
 from foreword.bench.serving.targets import HttpTarget, InProcess
@@ -134,9 +134,7 @@ def answer(
     return Answer(started=started, first=first, last=last, tokens=tokens, text=text)
 
 
-def test_percentiles_of_known_numbers():
-    assert percentiles([float(number) for number in range(101)]) == (50.0, 95.0)
-    assert percentiles([]) == (None, None)
+def test_times_of_an_answer():
     assert answer(1.0, 1.5, 3.5, 5).first_token == 0.5
     assert answer(1.0, 1.5, 3.5, 5).per_token == 0.5
     assert answer(1.0, 1.5, 1.5, 1).per_token is None

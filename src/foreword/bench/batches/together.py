@@ -24,10 +24,9 @@ from foreword.bench.oracle import NAME as ORACLE
 from foreword.bench.prompts import load
 from foreword.bench.race import REST, rotated
 from foreword.bench.records import BenchRequest, EntryFailed
-from foreword.bench.roofline.timing import middle
 from foreword.bench.row_names import row_names
 from foreword.bench.run import Options, check, measured_weights, rendered, spread
-from foreword.bench.stats import Interval
+from foreword.bench.stats import Interval, median_of
 from foreword.budget import policy
 from foreword.errors import InvalidRequest
 from foreword.tables import Column, Table, name_column, row_json
@@ -327,7 +326,7 @@ def _row(name: str, place: Place, results: Results) -> Row:
         beside=busy,
         batch=batch,
         tokens_per_second=median(one.speed for one in mine),
-        over_plain=middle([one.speed / other.speed for one, other in pairs]),
+        over_plain=median_of([one.speed / other.speed for one, other in pairs]),
         drafted=sum(one.drafted for one in mine),
         accepted=sum(one.accepted for one in mine),
         same_text=all(one.texts == other.texts for one, other in pairs),

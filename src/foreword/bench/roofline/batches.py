@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from foreword.bench.roofline.timing import Memory, middle, seconds, turns
-from foreword.bench.stats import Interval
+from foreword.bench.roofline.timing import Memory, seconds, turns
+from foreword.bench.stats import Interval, median_of
 from foreword.model import Model, Read
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -82,7 +82,7 @@ def curve(
     return tuple(
         BatchPass(
             batch,
-            middle([1e3 * spent for spent in times[batch]]),
+            median_of([1e3 * spent for spent in times[batch]]),
             (weights + batch * keys) / max(readings) / median(times[batch]),
             median(
                 spent / one

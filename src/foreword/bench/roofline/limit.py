@@ -18,8 +18,8 @@ from foreword.bench.lineup import Weights, weights
 from foreword.bench.roofline.batches import BATCHES, BatchPass, curve
 from foreword.bench.roofline.prompts import CHUNK, PROMPTS, PromptPass, read
 from foreword.bench.roofline.roof import Roof, attention, peaks, shapes, works
-from foreword.bench.roofline.timing import Memory, middle, seconds, turns
-from foreword.bench.stats import Interval
+from foreword.bench.roofline.timing import Memory, seconds, turns
+from foreword.bench.stats import Interval, median_of
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
@@ -262,7 +262,7 @@ def limit(model: Model, roof: Roof, context: int, spend: float) -> Limit:
     rows = tuple(
         Pass(
             nodes,
-            middle([1e3 * spent for spent in own]),
+            median_of([1e3 * spent for spent in own]),
             roof.seconds(nodes, context) / median(own),
             median(spent / one for spent, one in zip(own, times[1], strict=True)),
             1e3 * predicted[nodes],

@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from foreword.bench.roofline.roof import Roof
-from foreword.bench.roofline.timing import middle
-from foreword.bench.stats import Interval
+from foreword.bench.stats import Interval, median_of
 from foreword.model import Model, Read
 
 PROMPTS = (128, 512, 2048)
@@ -62,7 +61,7 @@ def read(model: Model, roof: Roof, lengths: Sequence[int]) -> tuple[PromptPass, 
     return tuple(
         PromptPass(
             length,
-            middle([1e3 * spent for spent in own]),
+            median_of([1e3 * spent for spent in own]),
             _least(roof, length) / median(own),
         )
         for length, own in times.items()

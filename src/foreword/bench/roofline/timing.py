@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from foreword.bench.stats import RESAMPLES, Interval
 from foreword.model import Model, Read
 from foreword.native.bandwidth import UNIT, read
 from foreword.native.huge_pages import Pages
@@ -62,18 +60,6 @@ def seconds(model: Model, reads: Sequence[Read]) -> float:
     before = perf_counter()
     model.read(reads)[0, 0].item()
     return perf_counter() - before
-
-
-def middle(samples: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return the median and its 95 % interval (percentile bootstrap: Efron and
-    Tibshirani 1993, chapter 13).
-    """
-    values = np.array(samples)
-    drawn = np.random.default_rng(seed).integers(
-        len(values), size=(RESAMPLES, len(values))
-    )
-    medians = np.median(values[drawn], axis=1)
-    return Interval.of(float(np.median(values)), medians)
 
 
 def _copied(source: Tensor, target: Tensor) -> float:

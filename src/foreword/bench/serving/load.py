@@ -10,11 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
 
-import numpy as np
-
 from foreword.bench.records import BenchRequest
-
-PERCENTILES = (50, 95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +95,3 @@ async def send(
     began = perf_counter()
     await asyncio.gather(*(client() for _ in range(concurrency)))
     return Load(perf_counter() - began, tuple(answers), tuple(failures))
-
-
-def percentiles(values: Sequence[float]) -> tuple[float | None, ...]:
-    """Return the PERCENTILES of values, linear between neighbours; None for
-    no values.
-    """
-    if not values:
-        return (None,) * len(PERCENTILES)
-    return tuple(float(one) for one in np.percentile(values, PERCENTILES))

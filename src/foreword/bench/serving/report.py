@@ -11,8 +11,9 @@ from rich.markup import escape
 
 from foreword.bench.exclusions import left_out
 from foreword.bench.report import held_line
-from foreword.bench.serving.load import Load, percentiles
+from foreword.bench.serving.load import Load
 from foreword.bench.serving.servers import OURS, PLAIN
+from foreword.bench.stats import percentiles
 from foreword.tables import Column, Table, figure, name_column
 
 IN_PROCESS = "foreword, no HTTP"
@@ -20,6 +21,7 @@ IN_PROCESS = "foreword, no HTTP"
 SAME = (OURS, PLAIN, IN_PROCESS)
 """Rows whose texts must all be equal, at any temperature."""
 MILLI = 1000
+PERCENTILES = (50, 95)
 Results: TypeAlias = dict[tuple[float, str, int], list[Load]]
 """(temperature, name, concurrency) -> the load of each turn."""
 
@@ -113,6 +115,7 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
     loads = results[heat, name, many]
     sent = chain.from_iterable(load.answers for load in loads)
     answers = [one for one in sent if one is not None]
+    further = [one.per_token for one in answers if one.per_token is not None]
     plain = results.get((heat, PLAIN, many), [])
     bare = results.get((heat, IN_PROCESS, many), []) if name == OURS else []
     return Row(
@@ -122,11 +125,9 @@ def _row(results: Results, heat: float, name: str, many: int) -> Row:
         tokens_per_second=_speed(loads),
         over_plain=_speed(loads) / _speed(plain) if _speed(plain) else None,
         over_in_process=_speed(loads) / _speed(bare) if _speed(bare) else None,
-        first_token=percentiles([one.first_token for one in answers]),
-        per_token=percentiles(
-            [one.per_token for one in answers if one.per_token is not None]
-        ),
-        gap=percentiles([one.gap for one in answers]),
+        first_token=percentiles([one.first_token for one in answers], PERCENTILES),
+        per_token=percentiles(further, PERCENTILES),
+        gap=percentiles([one.gap for one in answers], PERCENTILES),
         tokens=sum(one.tokens for one in answers),
         cached_tokens=sum(one.cached for one in answers),
         accepted=sum(one.accepted for one in answers),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from foreword.bench.stats import LEVEL, Fit, fit, homogeneity
 from foreword.certify.clock import Clock
 from foreword.certify.remote.ask import (
     TOPICS,
@@ -23,7 +24,6 @@ from foreword.certify.remote.ask import (
 from foreword.certify.remote.client import Server, Unsupported
 from foreword.certify.remote.same_text import Sent, accepted, without_drafting
 from foreword.certify.report import Check
-from foreword.certify.statistics import LEVEL, Fit, fit, homogeneity
 
 BINS = 10
 """Cells of the test."""

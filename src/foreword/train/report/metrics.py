@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foreword.bench.stats import Interval
+from foreword.bench.stats import Interval, resamples
 from foreword.types.stats import Stats
 
 RESAMPLES = 1000
@@ -53,9 +53,7 @@ class TrainReport:
 def summary(
     domain: str, temperature: float, stats: Sequence[Stats], depth: int
 ) -> Metrics:
-    """Return metrics of answers, with bootstrap intervals (percentiles; Efron and
-    Tibshirani 1993, ch. 13).
-    """
+    """Return metrics of answers, with bootstrap intervals."""
 
     def padded(counts: list[int]) -> list[int]:
         return [*counts, *[0] * depth][:depth]
@@ -81,9 +79,7 @@ def interval(above: np.ndarray, below: np.ndarray, seed: int = 0) -> Interval:
 
     Both are float64 [answer].
     """
-    drawn = np.random.default_rng(seed).integers(
-        len(above), size=(RESAMPLES, len(above))
-    )
+    drawn = resamples(len(above), RESAMPLES, seed)
     sums, counts = above[drawn].sum(1), below[drawn].sum(1)
     ratios = np.divide(
         sums,
