@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def document(title: str, style: str, body: str) -> str:
 </body>
 </html>
 """
+
+
+def elements(tag: str, texts: Iterable[object]) -> str:
+    """Return an element for each text, which is escaped."""
+    return "".join(f"<{tag}>{escape(str(text))}</{tag}>" for text in texts)
+
+
+def table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    """Return a table of rows in HTML."""
+    body = "\n".join(rows)
+    head = f"<thead><tr>{elements('th', heads)}</tr></thead>\n" if heads else ""
+    return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def write(file: Path, text: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from foreword.certify.report import MEANINGS, Certificate, Check, Status
-from foreword.html_page import document, write
+from foreword.html_page import document, elements, table, write
 
 SIGNS: dict[Status, str] = {
     "passed": "✓",
@@ -31,34 +30,26 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 
 def page(certificate: Certificate) -> str:
     """Return the HTML of a certificate."""
-    rows = "\n".join(_row(one) for one in certificate.checks)
+    rows = (_row(one) for one in certificate.checks)
+    facts = (
+        f"<tr>{elements('th', [name])}{elements('td', [_shown(value)])}</tr>"
+        for name, value in _about(certificate).items()
+    )
     meanings = "\n".join(
-        f"<dt>{SIGNS[status]} {status}</dt><dd>{escape(text)}</dd>"
+        elements("dt", [f"{SIGNS[status]} {status}"]) + elements("dd", [text])
         for status, text in MEANINGS.items()
     )
     body = f"""<h1>Foreword certificate</h1>
 <p class="{"passed" if certificate.passed else "failed"}">
 {escape(certificate.verdict)}</p>
-<table>
-<thead><tr><th>outcome</th><th>check</th><th>result</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
+{table(("outcome", "check", "result"), rows)}
 <h2>What was checked</h2>
-<table><tbody>
-{_facts(_about(certificate))}
-</tbody></table>
+{table((), facts)}
 <h2>Outcomes</h2>
 <dl>
 {meanings}
 </dl>"""
     return document(f"Foreword certificate, {certificate.date}", STYLE, body)
-
-
-def write_page(file: Path, certificate: Certificate) -> None:
-    """Write the HTML file. Raises InvalidRequest if it cannot be written."""
-    write(file, page(certificate))
 
 
 def write_json(file: Path, certificate: Certificate) -> None:
@@ -70,12 +61,10 @@ def write_json(file: Path, certificate: Certificate) -> None:
 def _row(check: Check) -> str:
     kind = check.status.replace(" ", "-")
     evidence = json.dumps(check.evidence, indent=1, ensure_ascii=False)
-    more = ""
-    if check.evidence:
-        more = (
-            f"<details><summary>evidence</summary><pre>{escape(evidence)}</pre>"
-            "</details>"
-        )
+    more = (
+        f"<details><summary>evidence</summary>{elements('pre', [evidence])}</details>"
+    )
+    more = more if check.evidence else ""
     return (
         f'<tr><td class="{kind}">{SIGNS[check.status]} {check.status}</td>'
         f"<td>{escape(check.name)}</td><td>{escape(check.what)}{more}</td></tr>"
@@ -91,13 +80,6 @@ def _about(certificate: Certificate) -> dict[str, Any]:
         **certificate.machine,
         **{f"version of {name}": text for name, text in certificate.versions.items()},
     }
-
-
-def _facts(values: Mapping[str, Any]) -> str:
-    return "\n".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(_shown(value))}</td></tr>"
-        for name, value in values.items()
-    )
 
 
 def _shown(value: Any) -> str:

@@ -180,10 +180,11 @@ def _check_exclusive(url: str | None, pair: object, server: object) -> None:
 
 
 def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
-    from foreword.certify.page import write_json, write_page
+    from foreword.certify.page import page, write_json
+    from foreword.html_page import write
 
     if report is not None:
-        write_page(report, found)
+        write(report, page(found))
         runtime.note(f"saved the report to {report}")
     if file == STDOUT:
         sys.stdout.write(json.dumps(found.as_json()) + "\n")

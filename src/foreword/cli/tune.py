@@ -164,10 +164,11 @@ def _check(methods: Iterable[str], rules: Iterable[str]) -> None:
 
 
 def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) -> None:
-    from foreword.tune.chosen_page import write_page
+    from foreword.html_page import write
+    from foreword.tune.chosen_page import page
 
     drafted = "" if draft is None else f", draft {draft}"
-    write_page(file, chosen, f"{model or 'the bundled models'}{drafted}")
+    write(file, page(chosen, f"{model or 'the bundled models'}{drafted}"))
     runtime.note(f"wrote {file}")
 
 

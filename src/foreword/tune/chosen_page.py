@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from html import escape
-from pathlib import Path
 
-from foreword.html_page import document, write
+from foreword.html_page import document, elements, table
 from foreword.registry import PLAIN
+from foreword.tables import figure
 from foreword.tune.chosen import Arm, Chosen, Prediction
 
 STYLE = """h2 { font-size: 1.15rem; margin-top: 2rem; }
@@ -32,26 +32,18 @@ EDGE = 44
 Points = Sequence[tuple[float, float]]
 
 
-def write_page(file: Path, chosen: Chosen, about: str) -> None:
-    """Write the HTML file; `about` says what was measured.
-
-    Raises InvalidRequest if it cannot be written.
-    """
-    write(file, page(chosen, about))
-
-
 def page(chosen: Chosen, about: str) -> str:
-    """Return the HTML of a choice."""
-    why = "\n".join(f"<p>{escape(line)}</p>" for line in chosen.why)
+    """Return the HTML of a choice; `about` says what was measured."""
+    why = elements("p", chosen.why)
     costs = sorted(chosen.costs.items())
     forward = [(float(tokens), 1000 * seconds) for tokens, seconds in costs]
     depths = {
         _name(one.arm): [(0.0, 1.0), *_numbered(one.by_depth)]
         for one in best_of_each(chosen)
     }
-    left_out = "".join(
-        f"<p>Left out: {escape(name)} ({escape(reason)})</p>"
-        for name, reason in chosen.left_out.items()
+    reasons = chosen.left_out.items()
+    left_out = elements(
+        "p", [f"Left out: {name} ({reason})" for name, reason in reasons]
     )
     body = f"""<h1>{escape(_name(chosen.best))}</h1>
 <p>{escape(about)}, {chosen.prompts} prompts, temperature {chosen.temperature:g},
@@ -137,32 +129,23 @@ def _numbered(values: Iterable[float]) -> list[tuple[float, float]]:
 def _timed(chosen: Chosen) -> str:
     rows = []
     for one in chosen.confirmations:
-        said = "–" if one.predicted is None else f"{one.predicted:.2f}"
-        off = "–" if one.error is None else f"{one.error:+.0%}"
-        middle = one.measured
-        reach = f"{middle.low:.2f}–{middle.high:.2f}"
-        is_best = one.arm == chosen.best
-        cells = (_name(one.arm), said, f"{middle.mid:.2f}", reach, off)
-        rows.append((cells, is_best))
-    return _table(("method", "predicted", "measured", "95 %", "off by"), rows)
+        predicted = figure(one.predicted, missing="–")
+        error = "–" if one.error is None else f"{one.error:+.0%}"
+        cells = (predicted, f"{one.measured.mid:.2f}", one.measured.ends, error)
+        rows.append(_row(one.arm, cells, is_best=one.arm == chosen.best))
+    return table(("method", "predicted", "measured", "95 %", "off by"), rows)
 
 
 def _limits(chosen: Chosen) -> str:
     rows = []
     for one in best_of_each(chosen):
         limits = one.limits
-        values = (
-            one.over_plain.mid,
-            limits.free_drafting,
-            limits.free_rows,
-            limits.all_accepted,
-        )
-        cells = [f"{value:.2f}" for value in values]
+        speeds = (limits.free_drafting, limits.free_rows, limits.all_accepted)
+        cells = map(figure, (one.over_plain.mid, *speeds))
         is_best = one.arm.name == chosen.best.name
-        rows.append(((_name(one.arm), *cells), is_best))
-    heads = ["method", "now"]
-    heads += ["drafting free", "checking free", "all accepted"]
-    return _table(heads, rows)
+        rows.append(_row(one.arm, cells, is_best=is_best))
+    heads = ("method", "now", "drafting free", "checking free", "all accepted")
+    return table(heads, rows)
 
 
 def _predictions(chosen: Chosen) -> str:
@@ -170,27 +153,19 @@ def _predictions(chosen: Chosen) -> str:
     for one in chosen.predictions:
         cells = (
             f"{one.over_plain.mid:.2f}",
-            f"{one.over_plain.low:.2f}–{one.over_plain.high:.2f}",
+            one.over_plain.ends,
             f"{one.tokens_per_pass:.2f}",
             f"{one.accepted:.0%}",
             f"{one.drafting:.0%}",
         )
-        is_best = one.arm == chosen.best
-        rows.append(((_name(one.arm), *cells), is_best))
-    heads = ["method", "× plain", "95 %"]
-    heads += ["tokens a pass", "accepted", "drafting"]
-    return _table(heads, rows)
+        rows.append(_row(one.arm, cells, is_best=one.arm == chosen.best))
+    heads = ("method", "× plain", "95 %", "tokens a pass", "accepted", "drafting")
+    return table(heads, rows)
 
 
-def _table(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
-    body = ""
-    for cells, is_best in rows:
-        body += '<tr class="best">' if is_best else "<tr>"
-        for cell in cells:
-            body += f"<td>{escape(cell)}</td>"
-        body += "</tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _row(arm: Arm, cells: Iterable[str], *, is_best: bool) -> str:
+    kind = ' class="best"' if is_best else ""
+    return f"<tr{kind}>{elements('td', (_name(arm), *cells))}</tr>"
 
 
 def _name(arm: Arm) -> str:
