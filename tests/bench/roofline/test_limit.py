@@ -15,15 +15,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
 from foreword.bench.inflate.model import SHAPES, shape_of
-from foreword.bench.roofline.batches import BatchPass
 from foreword.bench.roofline.limit import (
     NODES,
     Limit,
     LimitOptions,
-    Pass,
     limit,
     limits,
 )
+from foreword.bench.roofline.passes import Pass
 from foreword.bench.roofline.roof import Roof
 from foreword.bench.roofline.table import table
 from foreword.bench.stats import Interval
@@ -70,10 +69,10 @@ def untied(tiny) -> Limit:
 
 @pytest.fixture
 def invented() -> Limit:
-    beside = (BatchPass(16, Interval(5.0, 6.0, 7.0), 0.3, 3.0),)
+    beside = (Pass("batch", 16, Interval(5.0, 6.0, 7.0), 0.3, 3.0),)
     rows = (
-        Pass(1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2),
-        Pass(8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0),
+        Pass("nodes", 1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2),
+        Pass("nodes", 8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0),
     )
     return Limit(
         "invented",
@@ -117,7 +116,7 @@ def test_enlarged_model_has_a_longer_context(monkeypatch, tiny):
     )
     context = 2 * llama.config.max_position_embeddings
     one = measured(tiny, shapes=("tiny",), contexts=(context,))
-    assert (one.context, [row.nodes for row in one.rows]) == (context, list(NODES))
+    assert (one.context, [row.size for row in one.rows]) == (context, list(NODES))
     assert (
         one.keys == context * 2 * 4 * (same.layers + 1) * same.kv_heads * same.head_dim
     )
@@ -126,7 +125,7 @@ def test_enlarged_model_has_a_longer_context(monkeypatch, tiny):
 
 
 def test_shares_follow_from_bytes_bandwidth_and_times(found):
-    assert [row.nodes for row in found.rows] == list(NODES)
+    assert [row.size for row in found.rows] == list(NODES)
     for row in found.rows:
         assert row.share_of_floor == pytest.approx(
             1e3 * found.bytes / found.roof.bandwidth / row.ms.mid
@@ -139,11 +138,11 @@ def test_shares_follow_from_bytes_bandwidth_and_times(found):
 
 
 def test_a_batch_reads_the_weights_once_and_all_keys(found):
-    assert [one.batch for one in found.batches] == [1, 4]
+    assert [one.size for one in found.batches] == [1, 4]
     one, four = found.batches
     assert one.cost_over_one == 1.0
     bytes_a_second = [
-        (found.roof.weights + beside.batch * found.keys)
+        (found.roof.weights + beside.size * found.keys)
         / (beside.share_of_floor * beside.ms.mid)
         for beside in (one, four)
     ]

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 import starter
 from foreword.bench.roofline.limit import LimitOptions, limits
-from foreword.bench.roofline.prompts import read
+from foreword.bench.roofline.passes import prompts
 from foreword.bench.roofline.roof import Roof, Work, attention, shapes, works
 from foreword.model import Model
 from foreword.native.peaks import BYTES, SMALL, WHOLE, peak
@@ -89,9 +89,9 @@ def test_every_form_has_a_peak():
 
 @NEEDS_C
 def test_a_prompt_is_read_in_chunks_and_compared_with_its_floor(monkeypatch):
-    monkeypatch.setattr("foreword.bench.roofline.prompts.CHUNK", 16)
+    monkeypatch.setattr("foreword.bench.roofline.passes.CHUNK", 16)
     model = Model(build("llama"))
-    (one,) = read(model, ROOF, [40])
+    (one,) = prompts(model, ROOF, [40])
     least = [ROOF.seconds(16, 0, 0), ROOF.seconds(16, 16, 0), ROOF.seconds(8, 32, 1)]
     assert one.share_of_floor == pytest.approx(1e3 * sum(least) / one.ms.mid)
     assert one.as_json()["tokens_per_second"] == pytest.approx(40e3 / one.ms.mid)
@@ -114,7 +114,7 @@ def test_few_bits_and_several_contexts_are_measured(monkeypatch):
     assert [one.shape for one in (short, long)] == ["family in int4"] * 2
     assert (short.context, long.context) == (20, 60)
     assert long.keys == 3 * short.keys
-    assert [one.tokens for one in short.prompts] == [30]
+    assert [one.size for one in short.prompts] == [30]
     assert long.prompts == ()
     written = short.as_json()
     assert written["peaks_gmac_s"].keys() == {"bfloat16", "small levels"}

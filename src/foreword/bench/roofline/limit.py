@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
 from time import perf_counter
 from typing import Any, cast
 
@@ -15,11 +14,18 @@ from transformers import PreTrainedModel
 
 from foreword.bench.inflate.model import SHAPES
 from foreword.bench.lineup import Weights, weights
-from foreword.bench.roofline.batches import BATCHES, BatchPass, curve
-from foreword.bench.roofline.prompts import CHUNK, PROMPTS, PromptPass, read
+from foreword.bench.roofline.passes import (
+    BATCHES,
+    CHUNK,
+    PROMPTS,
+    SEQUENCE,
+    Pass,
+    Times,
+    batches,
+    prompts,
+)
 from foreword.bench.roofline.roof import Roof, attention, peaks, shapes, works
 from foreword.bench.roofline.timing import Memory, seconds, turns
-from foreword.bench.stats import Interval, median_of
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
@@ -40,7 +46,6 @@ WARMING = 0.01
 """Seconds of warm-up forwards in each turn: reading the memory buffer has evicted the
 weights from the cache.
 """
-SEQUENCE = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,28 +83,6 @@ class LimitOptions(LoadingOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """Forwards over `nodes` tokens."""
-
-    nodes: int
-    ms: Interval
-    """Median, and its 95 % interval by the bootstrap."""
-    share_of_floor: float
-    """Least time of the forward, divided by its median time."""
-    cost_over_one: float
-    """Median of the ratios to the forward over one token in the same turn, since a
-    machine drifts.
-    """
-    predicted_ms: float
-    """Prediction of a cost table measured just before."""
-
-    @property
-    def shown(self) -> str:
-        """What the forward scores, as the table calls it."""
-        return str(self.nodes)
-
-
-@dataclass(frozen=True, slots=True)
 class Limit:
     """Forwards of one model and the limit of the machine."""
 
@@ -110,8 +93,8 @@ class Limit:
     roof: Roof
     """Bandwidth and peaks are the best of the readings between the forwards."""
     rows: tuple[Pass, ...]
-    batches: tuple[BatchPass, ...] = ()
-    prompts: tuple[PromptPass, ...] = ()
+    batches: tuple[Pass, ...] = ()
+    prompts: tuple[Pass, ...] = ()
     device: str = "cpu"
 
     @property
@@ -134,7 +117,11 @@ class Limit:
     @property
     def off(self) -> float:
         """Largest relative deviation of a predicted time from the measured one."""
-        return max(abs(row.predicted_ms / row.ms.mid - 1) for row in self.rows)
+        return max(
+            abs(row.predicted_ms / row.ms.mid - 1)
+            for row in self.rows
+            if row.predicted_ms is not None
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers and strings."""
@@ -148,17 +135,7 @@ class Limit:
             "bytes_keys": self.keys,
             "floor_ms": 1e3 * self.floor,
             "largest_prediction_error": self.off,
-            "rows": [
-                {
-                    "nodes": row.nodes,
-                    "ms": row.ms.mid,
-                    "ms_interval": [row.ms.low, row.ms.high],
-                    "share_of_floor": row.share_of_floor,
-                    "cost_over_one": row.cost_over_one,
-                    "predicted_ms": row.predicted_ms,
-                }
-                for row in self.rows
-            ],
+            "rows": [one.as_json() for one in self.rows],
             "device": self.device,
             "batches": [one.as_json() for one in self.batches],
             "prompts": [one.as_json() for one in self.prompts],
@@ -185,9 +162,8 @@ def limits(
             f"{min(options.contexts)}"
         )
     accelerated = device_named(options.device).type != "cpu"
-    batches = (
-        (BATCHES if accelerated else ()) if options.batches is None else options.batches
-    )
+    usual = BATCHES if accelerated else ()
+    counts = usual if options.batches is None else options.batches
     results = []
     for shape in options.shapes:
         progress(f"building {shape}")
@@ -200,17 +176,13 @@ def limits(
             )
             one = limit(model, roof, context, options.spend)
             sizes = roof.weights, roof.keys * context
-            beside = (
-                curve(model, sizes, context, batches, options.spend) if batches else ()
-            )
+            beside = batches(model, sizes, context, counts, options.spend)
             results.append(replace(one, batches=beside, device=source.device))
         progress(f"reading prompts with {model.name}")
         first = len(results) - len(options.contexts)
-        asked = options.lengths
-        lengths = [size for size in asked if size <= model.context]
-        results[first] = replace(
-            results[first], prompts=read(model, results[first].roof, lengths)
-        )
+        lengths = [size for size in options.lengths if size <= model.context]
+        times = prompts(model, results[first].roof, lengths)
+        results[first] = replace(results[first], prompts=times)
         del model  # before the next one is built
     return results
 
@@ -260,14 +232,11 @@ def limit(model: Model, roof: Roof, context: int, spend: float) -> Limit:
     finally:
         model.close(SEQUENCE)
     rows = tuple(
-        Pass(
-            nodes,
-            median_of([1e3 * spent for spent in own]),
-            roof.seconds(nodes, context) / median(own),
-            median(spent / one for spent, one in zip(own, times[1], strict=True)),
-            1e3 * predicted[nodes],
+        replace(
+            Pass.of("nodes", nodes, times, roof.seconds(nodes, context)),
+            predicted_ms=1e3 * predicted[nodes],
         )
-        for nodes, own in times.items()
+        for nodes in NODES
     )
     return Limit(model.name, model.capability.backend, context, roof, rows)
 
@@ -292,12 +261,12 @@ def _read_context(model: Model, ids: list[int]) -> None:
 
 def _interleaved(
     model: Model, roof: Roof, ids: list[int], context: int, spend: float
-) -> tuple[dict[int, list[float]], Roof]:
+) -> tuple[Times, Roof]:
     """Return the seconds of forwards by their tokens, one for each turn, and the roof
     with the best of the readings between them.
     """
     memory = Memory(model.device)
-    times: dict[int, list[float]] = {nodes: [] for nodes in NODES}
+    times: Times = {nodes: [] for nodes in NODES}
     bandwidth, best = 0.0, peaks(roof.works)
     _turn(model, ids, context)  # warm-up, not counted
     for _ in turns(spend):

@@ -28,7 +28,7 @@ def draw(results: Sequence[Limit], path: Path) -> None:
 
 def _panel(panel: Axes, one: Limit) -> None:
     times = [row.ms.mid for row in one.rows]
-    least = [1e3 * one.roof.seconds(row.nodes, one.context) for row in one.rows]
+    least = [1e3 * one.roof.seconds(row.size, one.context) for row in one.rows]
     panel.plot(NODES, times, "o-", color=OURS, label="measured")
     panel.plot(NODES, least, "--", color=THEIRS, label="least time")
     panel.fill_between(

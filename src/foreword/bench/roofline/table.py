@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from foreword.bench.roofline.batches import BatchPass
-from foreword.bench.roofline.limit import Limit, Pass
-from foreword.bench.roofline.prompts import PromptPass
+from foreword.bench.roofline.limit import Limit
+from foreword.bench.roofline.passes import Pass
 from foreword.tables import Column, Table, figure, name_column, share
 
-_Row: TypeAlias = Pass | BatchPass | PromptPass
-_Line: TypeAlias = tuple[Limit, _Row]
+_Line: TypeAlias = tuple[Limit, Pass]
 
 
 def table(results: Sequence[Limit]) -> Table[_Line]:
@@ -24,30 +22,12 @@ def table(results: Sequence[Limit]) -> Table[_Line]:
         ],
         (
             name_column("model", _name),
-            Column(
-                "nodes",
-                lambda line: line[1].shown,
-            ),
-            Column(
-                "ms",
-                lambda line: f"{line[1].ms.mid:.2f}",
-            ),
-            Column(
-                "95 %",
-                lambda line: line[1].ms.ends,
-            ),
-            Column(
-                "of the floor",
-                lambda line: share(line[1].share_of_floor),
-            ),
-            Column(
-                "of one",
-                lambda line: _over_one(line[1]),
-            ),
-            Column(
-                "predicted",
-                lambda line: figure(_predicted(line[1])),
-            ),
+            Column("nodes", lambda line: line[1].shown),
+            Column("ms", lambda line: f"{line[1].ms.mid:.2f}"),
+            Column("95 %", lambda line: line[1].ms.ends),
+            Column("of the floor", lambda line: share(line[1].share_of_floor)),
+            Column("of one", lambda line: _over_one(line[1])),
+            Column("predicted", lambda line: figure(line[1].predicted_ms)),
         ),
         title="forwards against what the machine allows",
         caption="\n".join(_caption(one) for one in results),
@@ -61,14 +41,9 @@ def _name(line: _Line) -> str:
     return one.shape if row is one.rows[0] else ""
 
 
-def _predicted(row: _Row) -> float | None:
-    """Return the time that a cost table predicts."""
-    return row.predicted_ms if isinstance(row, Pass) else None
-
-
-def _over_one(row: _Row) -> str:
+def _over_one(row: Pass) -> str:
     """Return the time over that of one token."""
-    return "–" if isinstance(row, PromptPass) else f"{row.cost_over_one:.2f}×"
+    return "–" if row.cost_over_one is None else f"{row.cost_over_one:.2f}×"
 
 
 def _caption(one: Limit) -> str:
