@@ -3,6 +3,7 @@ much equation 1 errs.
 """
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import starter
 from drafters import Foresight
 from foreword import LLM, SamplingParams
+from foreword.bench.records import Round
 from foreword.budget import FixedBudget
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
@@ -17,8 +19,9 @@ from foreword.errors import InvalidRequest
 from foreword.model.cost import Cost
 from foreword.theory.formulas import expected_tokens
 from foreword.theory.report import summarize
-from foreword.theory.rounds import LONGEST, Answers, Pass, chain_rule, measure
+from foreword.theory.rounds import LONGEST, Answers, chain_rule, measure
 from foreword.theory.run import TheoryOptions, examine
+from foreword.types import Clock
 from running import TEXTS
 
 TARGET, DRAFT = str(starter.target()), str(starter.draft())
@@ -43,12 +46,17 @@ def made(accepts: dict[bool, float], prompts: int = 60, passes: int = 80):
     return answers
 
 
-def drawn(dice: Random, accepts: dict[bool, float], budget: int) -> Pass:
+def drawn(dice: Random, accepts: dict[bool, float], budget: int) -> Round:
     accepted = 0
     while accepted < budget and dice.random() < accepts[accepted > 0]:
         accepted += 1
     propose = START + budget * TOKEN if budget else 0.0
-    return Pass(False, propose, STEP, REST, budget, accepted)
+    return timed(propose, STEP, budget, accepted)
+
+
+def timed(propose: float, score: float, drafted: int = 0, accepted: int = 0) -> Round:
+    clock = Clock(propose, score, REST)
+    return Round(accepted + 1, drafted, accepted, clock.total, clock)
 
 
 def test_independent_acceptance_follows_equation_1():
@@ -75,7 +83,7 @@ def test_error_shows_acceptance_that_is_not_independent():
 
 def test_stall_counts_little():
     answers = made({False: 0.7, True: 0.7}, prompts=6)
-    answers.passes[2][4][7].score = 1000.0
+    answers.passes[2][4][7] = timed(START + 4 * TOKEN, 1000.0, 4, 4)
     calm = summarize(made({False: 0.7, True: 0.7}, prompts=6), 0.0, TABLE)
     for point, other in zip(
         summarize(answers, 0.0, TABLE).points, calm.points, strict=True
@@ -109,7 +117,7 @@ def test_drafts_that_were_cut_off_do_not_lower_the_tokens():
     answers = made({False: 1.0, True: 1.0}, prompts=3)
     for budgets in answers.passes:
         for budget in range(1, LONGEST + 1):
-            budgets[budget].append(Pass(False, TOKEN, STEP, REST, 1, 1))
+            budgets[budget].append(timed(TOKEN, STEP, 1, 1))
     heat = summarize(answers, 0.0, TABLE)
     assert [point.tokens.mid for point in heat.points] == [*range(2, LONGEST + 2)]
 
@@ -118,14 +126,14 @@ def test_passes_that_read_the_prompt_are_not_timed():
     answers = made({False: 0.7, True: 0.7}, prompts=3)
     for budgets in answers.passes:
         for passes in budgets:
-            passes[:0] = [Pass(True, 9.0, 9.0, 9.0, 0, 0)]
+            passes[:0] = [replace(timed(9.0, 9.0), reading=True)]
     heat = summarize(answers, 0.0, TABLE)
     assert heat.step == STEP
     assert heat.cost.token == pytest.approx(TOKEN / STEP)
 
 
 def test_without_a_draft_token_the_error_says_so():
-    answers = Answers([[[Pass(False, 0.0, STEP, REST)] for _ in range(LONGEST + 1)]])
+    answers = Answers([[[timed(0.0, STEP)] for _ in range(LONGEST + 1)]])
     with pytest.raises(InvalidRequest, match="no draft token was scored"):
         summarize(answers, 0.0, TABLE)
 

@@ -33,21 +33,21 @@ class BenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of the engine. Times are seconds."""
+    """One round of one sequence. Times are seconds."""
 
     tokens: int
     """Emitted in this round."""
     drafted: int
     accepted: int
     seconds: float
-    """The whole round, bookkeeping included."""
+    """The whole round; of an entry with bookkeeping, else the four steps."""
     clock: Clock
     """Times of the four steps."""
-    target: float
-    """Inside forwards of the target."""
-    draft: float
-    """Inside forwards of a draft model."""
-    reading: bool
+    target: float = 0.0
+    """Inside forwards of the target; 0 where they are not timed."""
+    draft: float = 0.0
+    """Inside forwards of a draft model, likewise."""
+    reading: bool = False
     """Whether the prompt was read in this round; such rounds are no sample of steady
     decoding.
     """

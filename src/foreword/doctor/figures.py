@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean, median
 from typing import Any
 
+from foreword.bench.records import Round
 from foreword.model.cost import Cost
 from foreword.theory.formulas import PassCost, best_gamma, tokens_by_depth
-from foreword.theory.report import pass_cost, shares
-from foreword.theory.rounds import LONGEST, Answers, Pass
+from foreword.theory.report import pass_cost, rest_of, shares
+from foreword.theory.rounds import LONGEST, Answers
 
 BUDGETS = (0, 1, LONGEST)
 """Draft tokens of the measured passes: the formulas are linear between them."""
@@ -137,20 +138,18 @@ def figures(answers: Answers, scoring: Cost) -> Figures:
         tried=int(sums[1, 0, 1]),
         by_depth=tuple(shares(sums[LONGEST])[:reached].tolist()),
         drafting=sum(one.drafted > 0 for one in passes) / max(1, len(passes)),
-        by_answer=tuple(
-            mean(one.accepted + 1 for one in run) for run in longest if run
-        ),
+        by_answer=tuple(mean(one.tokens for one in run) for run in longest if run),
         cost=replace(cost, start=cost.start + extra),
         step=step,
     )
 
 
-def _extra(passes: Sequence[Pass]) -> float:
+def _extra(passes: Sequence[Round]) -> float:
     """Return the seconds outside drafting and scoring that passes with draft tokens
     take longer than those without.
     """
     rests = [
-        [one.rest for one in passes if bool(one.drafted) is drafts]
+        [rest_of(one) for one in passes if bool(one.drafted) is drafts]
         for drafts in (True, False)
     ]
     if not all(rests):

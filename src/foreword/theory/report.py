@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from foreword.bench.records import Round
 from foreword.bench.stats import Interval, over_prompts, speedup
 from foreword.errors import InvalidRequest
 from foreword.model.cost import Cost
@@ -21,7 +22,7 @@ from foreword.theory.formulas import (
     tokens_by_depth,
 )
 from foreword.theory.outlook import Outlook
-from foreword.theory.rounds import LONGEST, Answers, Pass
+from foreword.theory.rounds import LONGEST, Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +176,30 @@ def shares(sums: np.ndarray) -> np.ndarray:
     return accepted / np.maximum(tried, 1)
 
 
-def pass_cost(passes: Sequence[Pass], scoring: Cost) -> tuple[PassCost, float]:
+def pass_cost(passes: Sequence[Round], scoring: Cost) -> tuple[PassCost, float]:
     """Return the cost of a pass, and the seconds of a step of plain decoding.
 
     Medians of passes with equally many draft tokens: a stall of the machine proves
     nothing. The cost of drafting is a line through them.
     """
-    plain = [one.score for one in passes if not one.drafted]
+    plain = [one.clock.score for one in passes if not one.drafted]
     step = median(plain) if plain else scoring(0)
     proposed: dict[int, list[float]] = {}
     for one in passes:
         if one.drafted:
-            proposed.setdefault(one.drafted, []).append(one.propose)
+            proposed.setdefault(one.drafted, []).append(one.clock.propose)
     start, token = _line(proposed)
-    rest = median([one.rest for one in passes]) if passes else 0.0
+    rest = median([rest_of(one) for one in passes]) if passes else 0.0
     table = tuple(scoring(gamma) / scoring(0) for gamma in range(NODES + 1))
     cost = PassCost(
         token=token / step, start=start / step, overhead=rest / step, scoring=table
     )
     return cost, step
+
+
+def rest_of(one: Round) -> float:
+    """Return the seconds of a round outside drafting and scoring."""
+    return one.clock.verify + one.clock.commit
 
 
 def _line(seconds: dict[int, list[float]]) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from foreword.api.session import Session
+from foreword.bench.records import Round
 from foreword.budget import FixedBudget
 from foreword.budget.base import RoundResult
 from foreword.estimators import OUTLIER
@@ -40,53 +41,30 @@ def chain_rule() -> Rule:
     return replace(rule("match"), lists="one")
 
 
-@dataclass(slots=True)
-class Pass:
-    """One round of one sequence."""
-
-    reading: bool
-    """Whether it read the prompt as well, so that its times are not of drafting."""
-    propose: float
-    score: float
-    rest: float
-    """Seconds of verify and commit."""
-    drafted: int = 0
-    accepted: int = 0
-
-    @property
-    def tried(self) -> int:
-        """Draft tokens that the target decided on: the accepted ones, and the first
-        that was not.
-        """
-        return min(self.accepted + 1, self.drafted)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all steps."""
-        return self.propose + self.score + self.rest
-
-
 class RoundLog(FixedBudget):
     """Fixed budget that records every round."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
-        self.passes: list[Pass] = []
+        self.rounds: list[Round] = []
 
     def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
-        rest = clock.verify + clock.commit
-        self.passes.append(Pass(reading > 0, clock.propose, clock.score, rest))
+        self.rounds.append(Round(1, 0, 0, clock.total, clock, reading=reading > 0))
 
     def learn(self, sequence: Request, outcome: RoundResult) -> None:
-        self.passes[-1].drafted = outcome.drafted
-        self.passes[-1].accepted = outcome.accepted
+        self.rounds[-1] = replace(
+            self.rounds[-1],
+            tokens=outcome.accepted + 1,
+            drafted=outcome.drafted,
+            accepted=outcome.accepted,
+        )
 
 
 @dataclass(slots=True)
 class Answers:
     """Passes of every prompt at every budget, at one temperature."""
 
-    passes: list[list[list[Pass]]] = field(default_factory=list)
+    passes: list[list[list[Round]]] = field(default_factory=list)
     """By prompt, then by draft tokens from 0 to LONGEST."""
     tokens: list[list[int]] = field(default_factory=list)
     """Answer of each prompt, by plain decoding."""
@@ -97,7 +75,7 @@ class Answers:
         for (prompt, budget), passes in self._by_run():
             for one in passes:
                 counts[prompt, budget, : one.accepted, 0] += 1
-                counts[prompt, budget, : one.tried, 1] += 1
+                counts[prompt, budget, : one.verified, 1] += 1
         return counts
 
     def times(self) -> Times:
@@ -116,15 +94,15 @@ class Answers:
         for at, passes in decoding.items():
             for one in passes:
                 clipped = min(one.seconds, OUTLIER * usual[at[1]])
-                times[at] += one.accepted + 1, clipped
+                times[at] += one.tokens, clipped
         return times[(times[:, :, 1] > 0).all(axis=1)]
 
-    def decoding(self) -> list[Pass]:
+    def decoding(self) -> list[Round]:
         """Return all passes that read no prompt."""
         every = [one for _, passes in self._by_run() for one in passes]
         return [one for one in every if not one.reading]
 
-    def _by_run(self) -> Iterable[tuple[tuple[int, int], list[Pass]]]:
+    def _by_run(self) -> Iterable[tuple[tuple[int, int], list[Round]]]:
         runs = product(range(len(self.passes)), range(LONGEST + 1))
         return [((at, budget), self.passes[at][budget]) for at, budget in runs]
 
@@ -167,7 +145,7 @@ def _runs(
     prompt: Sequence[int],
     params: SamplingParams,
     budgets: Sequence[int],
-) -> tuple[list[list[Pass]], list[int]]:
+) -> tuple[list[list[Round]], list[int]]:
     """Return the passes of one answer at every budget up to LONGEST, none at those left
     out, and its tokens by plain decoding.
     """
@@ -184,6 +162,6 @@ def _runs(
             session.forget(sequence)
         plain = plain or session.completion(sequence, deltas).tokens
     passes = [
-        logs[count].passes if count in logs else [] for count in range(LONGEST + 1)
+        logs[count].rounds if count in logs else [] for count in range(LONGEST + 1)
     ]
     return passes, plain
