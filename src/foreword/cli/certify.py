@@ -12,110 +12,74 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
+from foreword.cli.common.early import STDOUT
+from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
-from foreword.errors import InvalidRequest
 from foreword.options import ModelOptions, keywords
 from foreword.tables import BARE, Column, Table, name_column
 
 if TYPE_CHECKING:
     from foreword.certify.report import Certificate, Check
 
-STDOUT = Path("-")
-"""Where the certificate goes as JSON instead of a table."""
 STYLES = {"passed": "green", "failed": "bold red", "numerics": "yellow"}
-SERVER, RUN = "Server", "Certificate"
-
-
-def _methods(names: list[str] | None) -> None:
-    for name in names or ():
-        early.method(name)
-
-
-def _drafts(sources: list[str] | None) -> None:
-    for source in sources or ():
-        early.model(source)
-
-
-def _output(file: Path | None) -> None:
-    """Check an output file before minutes are spent."""
-    if file != STDOUT:
-        early.file(file)
+RUN = "Certificate"
+BOTH = (
+    "certify a model and a server at once: '--url' names a server. Leave out the "
+    "argument, '--draft' and '--method'"
+)
 
 
 Drafts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--draft",
-        "-d",
-        help="Draft model or head. Repeatable.",
-        metavar="MODEL",
-        rich_help_panel=options.MODEL,
-        callback=options.checked(_drafts),
+    option(
+        options.MODEL,
+        "--draft -d",
+        "Draft model or head. Repeatable.",
+        "MODEL",
+        early.each(early.model),
     ),
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        RUN,
         "--method",
-        help="Drafting method. Repeatable. Default: the drafts' and all free ones.",
-        metavar="NAME",
-        rich_help_panel=RUN,
-        callback=options.checked(_methods),
+        "Drafting method. Repeatable. Default: the drafts' and all free ones.",
+        "NAME",
+        early.each(early.method),
     ),
 ]
 Minutes = Annotated[
-    float,
-    typer.Option(
-        help="Time to spend, in minutes.", min=0.1, metavar="N", rich_help_panel=RUN
-    ),
+    float, option(RUN, "--minutes", "Time to spend, in minutes.", "N", least=0.1)
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Each check once.", rich_help_panel=RUN)
-]
-Seed = Annotated[
-    int, typer.Option(help="First seed.", min=0, metavar="N", rich_help_panel=RUN)
-]
+Quick = Annotated[bool, option(RUN, "--quick", "Each check once.")]
+Seed = Annotated[int, option(RUN, "--seed", "First seed.", "N", least=0)]
 Json = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        RUN,
         "--json",
-        help="JSON file of the certificate; - is stdout.",
-        metavar="FILE",
-        rich_help_panel=RUN,
-        callback=options.checked(_output),
+        "JSON file of the certificate; - is stdout.",
+        "FILE",
+        early.output,
     ),
 ]
 Report = Annotated[
     Path | None,
-    typer.Option(
-        "--report",
-        help="HTML file of the certificate.",
-        metavar="FILE",
-        rich_help_panel=RUN,
-        callback=options.checked(early.file),
-    ),
+    option(RUN, "--report", "HTML file of the certificate.", "FILE", early.file),
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
-        help="Address of a server with OpenAI's API.",
-        metavar="BASE",
-        rich_help_panel=SERVER,
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(help="API key of the server.", metavar="KEY", rich_help_panel=SERVER),
+    option(options.SERVER, "--url", "Address of a server with OpenAI's API.", "BASE"),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        help="Target model; with --url: model of the server. Default: its first.",
-        metavar="MODEL",
-        rich_help_panel=options.MODEL,
-        callback=options.checked(early.model),
+    option(
+        options.MODEL,
+        "--model -m",
+        "Target model; with --url: model of the server. Default: its first.",
+        "MODEL",
+        early.model,
     ),
 ]
 
@@ -132,7 +96,7 @@ def certify(
     json_: Json = None,
     report: Report = None,
     url: Url = None,
-    key: Key = None,
+    key: options.Key = None,
     model: Model = None,
     loading: ModelOptions,
     quiet: options.Quiet = False,
@@ -144,7 +108,7 @@ def certify(
     nearly tied. The exit code is 1 if there is a fault.
     """
     run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
-    _check_exclusive(url, target or draft or method, key)
+    early.of_server(url, key, target or draft or method, BOTH)
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
@@ -162,21 +126,6 @@ def certify(
     _write(found, json_, report)
     if not found.passed:
         raise typer.Exit(1)
-
-
-def _check_exclusive(url: str | None, pair: object, server: object) -> None:
-    """Raise InvalidRequest for options of a pair beside options of a server."""
-    if url is not None and pair:
-        raise InvalidRequest(
-            "cannot certify a model and a server at once: '--url' names a server. "
-            "Leave out the argument, '--draft' and '--method'"
-        )
-    if url is None and server:
-        raise InvalidRequest(
-            "cannot use '--key': it is the key of a server. Give '--url'"
-        )
-    if url is not None:
-        early.address(url)
 
 
 def _write(found: Certificate, file: Path | None, report: Path | None) -> None:

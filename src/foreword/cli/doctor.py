@@ -11,7 +11,6 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
-from foreword.errors import InvalidRequest
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from foreword.doctor.finding import Diagnosis, Finding
 
-SERVER = "Server"
 INDENT, WIDTH = "  ", 40
 """Before evidence and remedies; columns of the narrowest terminal that they fit."""
 SIGNS = {"good": "[green]✓[/]", "note": "[yellow]•[/]", "bad": "[red]✗[/]"}
@@ -30,23 +28,22 @@ Drafter = Annotated[
         help="Draft model or head, as --draft.", callback=options.checked(early.model)
     ),
 ]
-Prompts = Annotated[int, typer.Option(help="Number of prompts.", min=1, metavar="N")]
-MaxTokens = Annotated[
-    int,
-    typer.Option(help="Maximum number of new tokens per answer.", min=1, metavar="N"),
+Prompts = Annotated[
+    int, options.option(None, "--prompts", "Number of prompts.", "N", least=1)
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
-        help="Address of a running server of Foreword or vLLM.",
-        metavar="BASE",
-        rich_help_panel=SERVER,
+    options.option(
+        options.SERVER,
+        "--url",
+        "Address of a running server of Foreword or vLLM.",
+        "BASE",
     ),
 ]
-Key = Annotated[
-    str | None,
-    typer.Option(help="API key of the server.", metavar="KEY", rich_help_panel=SERVER),
-]
+BOTH = (
+    "diagnose a drafter and a server at once: '--url' names a server. Leave out the "
+    "draft, '--model' and '--method'"
+)
 
 
 @bundled
@@ -57,9 +54,9 @@ def doctor(
     model: options.ModelName = None,
     method: options.MethodName = None,
     prompts: Prompts = 12,
-    max_tokens: MaxTokens = 48,
+    max_tokens: options.MostTokens = 48,
     url: Url = None,
-    key: Key = None,
+    key: options.Key = None,
     loading: LoadingOptions,
     as_json: options.AsJson = False,
 ) -> None:
@@ -70,7 +67,7 @@ def doctor(
     The exit code is 1 if anything is wrong.
     """
     draft = early.either(drafter, draft, "--draft")
-    _check_exclusive(url, draft or model or method, key)
+    early.of_server(url, key, draft or model or method, BOTH)
     if url is None:
         from foreword.doctor.pair import DoctorOptions, examine
 
@@ -84,6 +81,7 @@ def doctor(
         )
         report = examine(request, runtime.note)
     else:
+        early.extra("server", "prometheus_client")
         from foreword.doctor.server.run import examine_server
 
         report = examine_server(url, key)
@@ -93,22 +91,6 @@ def doctor(
         _print(report)
     if not report.healthy:
         raise typer.Exit(1)
-
-
-def _check_exclusive(url: str | None, pair: str | None, key: str | None) -> None:
-    """Raise InvalidRequest for options of a pair beside options of a server."""
-    if url is not None and pair:
-        raise InvalidRequest(
-            "cannot diagnose a drafter and a server at once: '--url' names a server. "
-            "Leave out the draft, '--model' and '--method'"
-        )
-    if url is None and key:
-        raise InvalidRequest(
-            "cannot use '--key': it is the key of a server. Give '--url'"
-        )
-    if url is not None:
-        early.address(url)
-        early.extra("server", "prometheus_client")
 
 
 def _print(report: Diagnosis) -> None:

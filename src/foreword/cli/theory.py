@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json as encode
 from collections.abc import Sequence
 from inspect import signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from foreword.cli.common import bench_options, early, options, render
-from foreword.cli.common.bench_options import STDOUT
 from foreword.cli.common.bundles import bundled
+from foreword.cli.common.early import STDOUT
+from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import LoadingOptions, keywords
@@ -28,48 +25,32 @@ TAKEN = {"alpha", "cost", "json", "plot"}
 """Options of the formulas alone."""
 
 
-def _heats(temperatures: list[float] | None) -> None:
-    for one in temperatures or ():
-        early.temperature(one)
-
-
 Alpha = Annotated[
     float | None,
-    typer.Option(
-        "--alpha",
-        help="Probability that a draft token is accepted.",
-        metavar="A",
-        rich_help_panel=FORMULA,
-    ),
+    option(FORMULA, "--alpha", "Probability that a draft token is accepted.", "A"),
 ]
 Cost = Annotated[
     float | None,
-    typer.Option(
-        "--cost",
-        help="Time of a draft token over a step of the target.",
-        metavar="C",
-        rich_help_panel=FORMULA,
-    ),
+    option(FORMULA, "--cost", "Time of a draft token over a step of the target.", "C"),
 ]
 Temperatures = Annotated[
     list[float] | None,
-    typer.Option(
-        "--temperature",
-        "-t",
-        help="Sampling temperature. Repeatable. Default: 0 and 1.",
-        metavar="T",
-        rich_help_panel=bench_options.MEASURE,
-        callback=options.checked(_heats),
+    option(
+        bench_options.MEASURE,
+        "--temperature -t",
+        "Sampling temperature. Repeatable. Default: 0 and 1.",
+        "T",
+        early.each(early.temperature),
     ),
 ]
 Length = Annotated[
     int,
-    typer.Option(
+    option(
+        bench_options.MEASURE,
         "--max-tokens",
-        help="Maximum number of new tokens per answer.",
-        min=2,
-        metavar="N",
-        rich_help_panel=bench_options.MEASURE,
+        "Maximum number of new tokens per answer.",
+        "N",
+        least=2,
     ),
 ]
 
@@ -119,7 +100,7 @@ def _formulas(given: dict[str, Any]) -> None:
         from foreword.theory.plot import draw_outlook
 
         draw_outlook(outlook, given["plot"])
-    if _written(outlook.as_json(), given["json"]):
+    if render.written(outlook.as_json(), given["json"]):
         return
     console = render.stdout()
     console.print(outlook_table(outlook))
@@ -169,20 +150,8 @@ def _measured(given: dict[str, Any]) -> None:
         from foreword.theory.plot import draw
 
         draw(report, given["plot"])
-    if not _written(report.as_json(), given["json"]):
+    if not render.written(report.as_json(), given["json"]):
         _print(report)
-
-
-def _written(figures: object, file: Path | None) -> bool:
-    """Write the figures to the file, if any; return whether that was stdout."""
-    if file is None:
-        return False
-    text = encode.dumps(figures, indent=2) + "\n"
-    if file == STDOUT:
-        typer.echo(text, nl=False)
-        return True
-    file.write_text(text, encoding="utf-8")
-    return False
 
 
 def _print(report: TheoryReport) -> None:

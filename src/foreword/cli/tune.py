@@ -15,6 +15,7 @@ import typer
 
 from foreword.cli.common import bench_options, early, options, render, runtime
 from foreword.cli.common.bundles import bundled, open_llm
+from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.options import DraftingOptions, ModelOptions
@@ -40,57 +41,61 @@ MOST_PROMPTS = 48
 
 Drafts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--draft",
-        "-d",
-        help="Draft model or head, or a folder of several. Repeatable.",
-        metavar="MODEL",
+    option(
+        None,
+        "--draft -d",
+        "Draft model or head, or a folder of several. Repeatable.",
+        "MODEL",
     ),
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        None,
         "--method",
-        help="Method to consider. Repeatable. Default: all usable ones.",
-        metavar="NAME",
+        "Method to consider. Repeatable. Default: all usable ones.",
+        "NAME",
     ),
 ]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        None,
         "--rule",
-        help="Verification rule to consider. Repeatable. Default: match.",
-        metavar="NAME",
+        "Verification rule to consider. Repeatable. Default: match.",
+        "NAME",
     ),
 ]
 Minutes = Annotated[
-    float, typer.Option(help="Time for each draft.", min=0.1, metavar="MINUTES")
+    float, option(None, "--minutes", "Time for each draft.", "MINUTES", least=0.1)
 ]
 MaxTokens = Annotated[
     int,
-    typer.Option(help="Maximum number of new tokens per answer.", min=2, metavar="N"),
+    option(
+        None, "--max-tokens", "Maximum number of new tokens per answer.", "N", least=2
+    ),
 ]
 Out = Annotated[
     Path,
-    typer.Option(
-        "--out",
-        "-o",
-        help="File of the choice, found by LLM, serve and the command line.",
-        metavar="FILE",
-        callback=options.checked(early.file),
+    option(
+        None,
+        "--out -o",
+        "File of the choice, found by LLM, serve and the command line.",
+        "FILE",
+        early.file,
     ),
 ]
 ReportFile = Annotated[
     Path | None,
-    typer.Option(
-        help="One HTML page with plots: acceptance, costs, predicted and measured.",
-        metavar="FILE.html",
-        callback=options.checked(early.file),
+    option(
+        None,
+        "--report",
+        "One HTML page with plots: acceptance, costs, predicted and measured.",
+        "FILE.html",
+        early.file,
     ),
 ]
-Seed = Annotated[
-    int, typer.Option(help="Seed of the first answer.", min=0, metavar="N")
-]
+Seed = Annotated[int, option(None, "--seed", "Seed of the first answer.", "N", least=0)]
 
 
 @bundled

@@ -13,6 +13,7 @@ import typer
 
 from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled, open_llm
+from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
@@ -42,24 +43,24 @@ File = Annotated[
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        None,
         "--method",
-        help="Method to compare. Repeatable. Default: all usable ones.",
-        metavar="NAME",
+        "Method to compare. Repeatable. Default: all usable ones.",
+        "NAME",
     ),
 ]
-Nodes = Annotated[str, typer.Option(help="Draft tokens in a round.", metavar="N,N,…")]
+Nodes = Annotated[str, option(None, "--nodes", "Draft tokens in a round.", "N,N,…")]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        None,
         "--rule",
-        help="Verification rule to compare. Repeatable. Default: match.",
-        metavar="NAME",
+        "Verification rule to compare. Repeatable. Default: match.",
+        "NAME",
     ),
 ]
-Trees = Annotated[
-    bool, typer.Option("--trees", help="What each round would have drafted.")
-]
+Trees = Annotated[bool, option(None, "--trees", "What each round would have drafted.")]
 
 
 @bundled

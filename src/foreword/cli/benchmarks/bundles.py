@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json as encode
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from foreword.cli.common import bench_options, options, render
-from foreword.cli.common.bench_options import STDOUT
+from foreword.cli.common.early import STDOUT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,13 +65,8 @@ class Results:
         """Write the figures to the file, and the table to stdout unless the figures are
         there.
         """
-        text = encode.dumps(figures, indent=2) + "\n"
-        if self.silent:
-            typer.echo(text, nl=False)
-            return
-        if self.json is not None:
-            self.json.write_text(text, encoding="utf-8")
-        render.stdout().print(table)
+        if not render.written(figures, self.json):
+            render.stdout().print(table)
 
 
 def request(*bundles: Models | Answers | Methods, **more: Any) -> Options:

@@ -61,6 +61,15 @@ bench = typer.Typer(
 )
 
 
+def _check_peers(peers: object, device: str) -> None:
+    """Raise InvalidRequest for other engines beside a device: they run on the CPU."""
+    if peers and device != "cpu":
+        raise InvalidRequest(
+            "cannot use '--peers' with '--device': other engines are measured on the "
+            "CPU. Leave one out"
+        )
+
+
 RULE_TEMPERATURES, BUDGETS = (0.3, 0.7, 1.0, 1.3), (4, 8, 16, 32, 64)
 """Default temperatures and draft tokens per round of rules."""
 
@@ -86,11 +95,7 @@ def text(
     results: Results,
 ) -> None:
     """Measure all methods, plain decoding and transformers in one interleaved run."""
-    if peers and device != "cpu":
-        raise InvalidRequest(
-            "cannot use '--peers' with '--device': other engines are measured on the "
-            "CPU. Leave one out"
-        )
+    _check_peers(peers, device)
     asked = request(
         models,
         answers,
@@ -136,11 +141,7 @@ def batch(
             "cannot use two numbers of '--at-least' without '--beside': the second one "
             "is of what it measures. Give one number, or '--beside' too"
         )
-    if peers and device != "cpu":
-        raise InvalidRequest(
-            "cannot use '--peers' with '--device': other engines are measured on the "
-            "CPU. Leave one out"
-        )
+    _check_peers(peers, device)
     asked = request(models, answers, methods, peers=peers, device=device)
     from foreword.bench.batches.together import together
 

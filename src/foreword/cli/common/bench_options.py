@@ -11,39 +11,21 @@ from foreword.bench.peers.engines import ALL, ENGINES
 from foreword.cli.common import early, options
 
 MEASURE, OUTPUT = "Measurement", "Results"
-STDOUT = Path("-")
-"""Where results go as JSON instead of a table."""
 
 
 def _option(
-    help: str, *names: str, metavar: str = "N", **more: Any
+    help: str, names: str = "", metavar: str = "N", **more: Any
 ) -> typer.models.OptionInfo:
-    return options.option(MEASURE, " ".join(names), help, metavar, **more)
+    return options.option(MEASURE, names, help, metavar, **more)
 
 
-def _check_output(file: Path | None) -> None:
-    """Check the output file before a measurement of minutes starts."""
-    if file != STDOUT:
-        early.file(file)
-
-
-def _rows(methods: list[str] | None) -> None:
-    for name in methods or ():
-        early.row(name)
-
-
-def _engines(baselines: list[str] | None) -> None:
-    for name in baselines or ():
-        early.check_choice("engine", name, (*ENGINES, ALL))
+def _engine(name: str) -> None:
+    early.check_choice("engine", name, (*ENGINES, ALL))
 
 
 Quick = Annotated[
     bool,
-    typer.Option(
-        "--quick",
-        help="Few prompts; about a minute on two cores.",
-        rich_help_panel=MEASURE,
-    ),
+    options.option(MEASURE, "--quick", "Few prompts; about a minute on two cores."),
 ]
 Inflate = Annotated[
     options.SHAPES | None,
@@ -57,8 +39,7 @@ Temperatures = Annotated[
     _option(
         "Sampling temperature. Repeatable. Default: 0 and 1; of rules 0.3 to 1.3, of "
         "sounds 0.",
-        "--temperature",
-        "-t",
+        "--temperature -t",
         metavar="T",
     ),
 ]
@@ -68,7 +49,7 @@ Rows = Annotated[
         "Method to measure. Repeatable. Default: all.",
         "--method",
         metavar="NAME",
-        check=_rows,
+        check=early.each(early.row),
     ),
 ]
 Budget = Annotated[
@@ -87,7 +68,7 @@ Peers = Annotated[
         "all (foreword\\[peers]).",
         "--peers",
         metavar="NAME",
-        check=_engines,
+        check=early.each(_engine),
     ),
 ]
 Kind = Annotated[
@@ -119,17 +100,12 @@ Repeats = Annotated[int, _option("Runs per prompt or sound.", least=1)]
 Seed = Annotated[int, _option("Seed of the first request; then consecutive.", least=0)]
 Json = Annotated[
     Path | None,
-    typer.Option(
-        help="JSON file of the results; - is stdout.",
-        rich_help_panel=OUTPUT,
-        callback=options.checked(_check_output),
+    options.option(
+        OUTPUT, "--json", "JSON file of the results; - is stdout.", check=early.output
     ),
 ]
 Where = Annotated[
-    bool,
-    typer.Option(
-        "--where", help="Print the time per step of a round.", rich_help_panel=OUTPUT
-    ),
+    bool, options.option(OUTPUT, "--where", "Print the time per step of a round.")
 ]
 Concurrency = Annotated[
     str, _option("Requests at a time.", "--concurrency", metavar="N,N,…")
@@ -158,10 +134,10 @@ Device = Annotated[
 ]
 Beside = Annotated[
     bool,
-    typer.Option(
+    options.option(
+        MEASURE,
         "--beside",
-        help="Measure beside a program that keeps one core busy as well.",
-        rich_help_panel=MEASURE,
+        "Measure beside a program that keeps one core busy as well.",
     ),
 ]
 AtLeast = Annotated[
@@ -177,9 +153,10 @@ Sizes = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(
-        help="PNG plot of the results; needs foreword\\[bench].",
-        rich_help_panel=OUTPUT,
-        callback=options.checked(early.file),
+    options.option(
+        OUTPUT,
+        "--plot",
+        "PNG plot of the results; needs foreword\\[bench].",
+        check=early.file,
     ),
 ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from foreword.bench.peers.engines import ENGINES, MODES
 from foreword.bench.prompts import file_of
@@ -21,11 +22,23 @@ from foreword.files import check_creatable, check_writable
 from foreword.method_name import parsed
 from foreword.registry import BUDGETS, GUARANTEES, METHODS, RULES
 
+STDOUT = Path("-")
+"""File that stands for stdout, where JSON goes instead of a table."""
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 """Kinds of devices that torch supports.
 
 Whether this machine has one is checked when it is used.
 """
+
+
+def each(check: Callable[[Any], object]) -> Callable[[Iterable[Any] | None], None]:
+    """Return the check of an option that may be repeated."""
+
+    def every(values: Iterable[Any] | None) -> None:
+        for value in values or ():
+            check(value)
+
+    return every
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
@@ -179,6 +192,12 @@ def file(place: Path | None) -> None:
         check_writable(place)
 
 
+def output(place: Path | None) -> None:
+    """Check an output file, or stdout, before minutes are spent."""
+    if place != STDOUT:
+        file(place)
+
+
 def json_text(given: str | None) -> str | None:
     """Return JSON given as text, which begins with a brace, or as the name of
     a file.
@@ -209,6 +228,19 @@ def temperature(value: float) -> None:
     from foreword.types.params import SamplingParams
 
     SamplingParams(temperature=value)
+
+
+def of_server(url: str | None, key: str | None, pair: object, verb: str) -> None:
+    """Check the address and the key of a server, beside options of a pair."""
+    if url is None:
+        if key:
+            raise InvalidRequest(
+                "cannot use '--key': it is the key of a server. Give '--url'"
+            )
+        return
+    if pair:
+        raise InvalidRequest(f"cannot {verb}")
+    address(url)
 
 
 def extra(name: str, *modules: str) -> None:

@@ -51,7 +51,7 @@ def checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def option(
-    panel: str,
+    panel: str | None,
     names: str,
     help: str,
     metavar: str | None = None,
@@ -338,3 +338,11 @@ Quiet = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+SERVER = "Server"
+Key = Annotated[str | None, option(SERVER, "--key", "API key of the server.", "KEY")]
+MostTokens = Annotated[
+    int,
+    option(
+        None, "--max-tokens", "Maximum number of new tokens per answer.", "N", least=1
+    ),
+]

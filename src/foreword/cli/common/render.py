@@ -5,12 +5,14 @@ statistics.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foreword.cli.common import runtime
+from foreword.cli.common.early import STDOUT
 from foreword.notices import RECEIVER
 
 if TYPE_CHECKING:
@@ -73,6 +76,18 @@ def loading(what: str = "loading the model") -> Iterator[None]:
             RECEIVER.reset(token)
     finally:
         gc.enable()
+
+
+def written(figures: object, file: Path | None) -> bool:
+    """Write figures to a file as JSON, if any; return whether that was stdout."""
+    if file is None:
+        return False
+    text = json.dumps(figures, indent=2) + "\n"
+    if file == STDOUT:
+        sys.stdout.write(text)
+        return True
+    file.write_text(text, encoding="utf-8")
+    return False
 
 
 def facts(values: Mapping[str, object]) -> None:

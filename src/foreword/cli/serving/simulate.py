@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled
+from foreword.cli.common.options import option
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
 
@@ -23,102 +22,61 @@ COSTS = "Costs"
 LOAD = "Load"
 
 
-def _option(panel: str, *names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
-
-
 CostFile = Annotated[
-    Path | None,
-    _option(COSTS, "--costs", help="File of measured costs.", metavar="FILE"),
+    Path | None, option(COSTS, "--costs", "File of measured costs.", "FILE")
 ]
 FromServer = Annotated[
     str | None,
-    _option(
-        COSTS,
-        "--from-server",
-        help="Address of a running server to measure.",
-        metavar="BASE",
-    ),
+    option(COSTS, "--from-server", "Address of a running server to measure.", "BASE"),
 ]
-Key = Annotated[
-    str | None, _option(COSTS, "--key", help="API key of the server.", metavar="KEY")
-]
+Key = Annotated[str | None, option(COSTS, "--key", "API key of the server.", "KEY")]
 Save = Annotated[
-    Path | None,
-    _option(COSTS, "--save", help="File to write the costs to.", metavar="FILE"),
+    Path | None, option(COSTS, "--save", "File to write the costs to.", "FILE")
 ]
 Measured = Annotated[
     int,
-    _option(
-        COSTS,
-        "--measured",
-        help="Replicas that ran during the measurement.",
-        min=1,
-        metavar="N",
+    option(
+        COSTS, "--measured", "Replicas that ran during the measurement.", "N", least=1
     ),
 ]
 Trace = Annotated[
-    Path | None,
-    _option(LOAD, "--trace", help="JSON lines, each a request.", metavar="FILE"),
+    Path | None, option(LOAD, "--trace", "JSON lines, each a request.", "FILE")
 ]
 Clients = Annotated[
     int | None,
-    _option(
-        LOAD, "--clients", help="Clients that wait for each answer.", min=1, metavar="N"
-    ),
+    option(LOAD, "--clients", "Clients that wait for each answer.", "N", least=1),
 ]
 Rate = Annotated[
     float | None,
-    _option(
-        LOAD,
-        "--rate",
-        help="Requests a second, at random times (Poisson).",
-        metavar="R",
-    ),
+    option(LOAD, "--rate", "Requests a second, at random times (Poisson).", "R"),
 ]
 Requests = Annotated[
     int | None,
-    _option(
+    option(
         LOAD,
         "--requests",
-        help="Requests in all. Default: 4 a client, at least 256.",
-        min=1,
-        metavar="N",
+        "Requests in all. Default: 4 a client, at least 256.",
+        "N",
+        least=1,
     ),
 ]
 Prompts = Annotated[
     str,
-    _option(
-        LOAD,
-        "--prompt-tokens",
-        help="Tokens of a prompt, or their range.",
-        metavar="N|N-N",
-    ),
+    option(LOAD, "--prompt-tokens", "Tokens of a prompt, or their range.", "N|N-N"),
 ]
 Answers = Annotated[
     str,
-    _option(
-        LOAD,
-        "--answer-tokens",
-        help="Tokens of an answer, or their range.",
-        metavar="N|N-N",
-    ),
+    option(LOAD, "--answer-tokens", "Tokens of an answer, or their range.", "N|N-N"),
 ]
 Seed = Annotated[
     int,
-    _option(
-        LOAD,
-        "--seed",
-        help="Seed of arrivals, lengths and accepted tokens.",
-        min=0,
-        metavar="N",
+    option(
+        LOAD, "--seed", "Seed of arrivals, lengths and accepted tokens.", "N", least=0
     ),
 ]
 Replicas = Annotated[
     str,
-    typer.Option(
-        "--replicas", help="Numbers of replicas, a row each.", metavar="N,N,…"
-    ),
+    option(None, "--replicas", "Numbers of replicas, a row each.", "N,N,…"),
 ]
 
 
