@@ -115,7 +115,7 @@ def test_low_acceptance_costs_what_training_can_bring(pair):
 
 def test_causes_come_first_and_the_largest_loss_before_them():
     def one(name, level, cost=1.0):
-        return Finding(level=level, name=name, evidence="", cost=cost)
+        return Finding(level, name, "", cost=cost)
 
     mixed = (
         one("good", "good"),

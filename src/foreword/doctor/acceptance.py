@@ -38,21 +38,19 @@ def low(pair: MeasuredPair) -> list[Finding]:
     best = max(one.first for one in measured.values())
     if best >= GOOD:
         evidence = f"first draft tokens accepted: {shares}"
-        return [Finding(level="good", name="acceptance", evidence=evidence)]
+        return [Finding("good", "acceptance", evidence)]
     could = pair.greedy.accepting(TRAINED).best
-    loss = dict(cost=could / pair.greedy.best, speed=could)
+    cost = could / pair.greedy.best
     trained = would_be(could, f"{TRAINED:.0%} were accepted at each depth")
     if best >= RARE:
         evidence = f"few first draft tokens are accepted: {shares}; {trained}"
-        return [
-            Finding(level="note", name=name, evidence=evidence, remedy=TRAIN, **loss)
-        ]
+        return [Finding("note", name, evidence, TRAIN, cost, could)]
     evidence = f"hardly any first draft token is accepted: {shares}; {trained}"
     remedy = (
         "It was trained for other weights of this target, on other texts, or with "
         f"another chat template. {TRAIN}"
     )
-    return [Finding(level="bad", name=name, evidence=evidence, remedy=remedy, **loss)]
+    return [Finding("bad", name, evidence, remedy, cost, could)]
 
 
 def temperature(pair: MeasuredPair) -> list[Finding]:
@@ -70,9 +68,8 @@ def temperature(pair: MeasuredPair) -> list[Finding]:
         "Lower the temperature where answers allow it, or train the drafter on answers "
         "sampled at temperature 1 (foreword data regenerate)"
     )
-    loss = dict(cost=could / hot.best, speed=could)
-    name = "temperature"
-    return [Finding(level="note", name=name, evidence=evidence, remedy=remedy, **loss)]
+    cost = could / hot.best
+    return [Finding("note", "temperature", evidence, remedy, cost, could)]
 
 
 def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
@@ -88,16 +85,9 @@ def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
         "Give it text to look up (foreword index, past answers of the same tenant), or "
         "draft with a model: --draft"
     )
-    return [
-        Finding(
-            level="note" if now.drafting else "bad",
-            name="nothing to draft",
-            evidence=evidence,
-            remedy=remedy,
-            cost=could / now.best,
-            speed=could,
-        )
-    ]
+    level = "note" if now.drafting else "bad"
+    cost = could / now.best
+    return [Finding(level, "nothing to draft", evidence, remedy, cost, could)]
 
 
 def warming(pair: MeasuredPair) -> list[Finding]:
@@ -120,16 +110,8 @@ def warming(pair: MeasuredPair) -> list[Finding]:
         "Keep the process running, send like prompts under one tenant, or build a "
         "store of past answers (foreword index)"
     )
-    return [
-        Finding(
-            level="note",
-            name="cold lookups",
-            evidence=evidence,
-            remedy=remedy,
-            cost=gain,
-            speed=gain * now.best,
-        )
-    ]
+    could = gain * now.best
+    return [Finding("note", "cold lookups", evidence, remedy, gain, could)]
 
 
 def _error(values: Sequence[float]) -> float:

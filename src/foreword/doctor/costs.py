@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from foreword.doctor.figures import Figures
-from foreword.doctor.finding import MATTERS, Finding, Level, would_be
+from foreword.doctor.finding import MATTERS, Finding, would_be
 from foreword.doctor.measured import MeasuredPair
 from foreword.registry import DEFAULT_METHOD
 from foreword.theory.rounds import LONGEST
@@ -19,17 +18,15 @@ def drafter(pair: MeasuredPair) -> list[Finding]:
     loses = now.nodes == 0 and now.cost.start + now.cost.token > now.first
     could = now.at_cost(token=0.0).best
     if not loses and could < MATTERS * now.best:
-        return [Finding(level="good", name="cost of drafting", evidence=evidence)]
+        return [Finding("good", "cost of drafting", evidence)]
     remedy = (
         "Use a smaller drafter, a trained head, or a method without a model: --method "
         f"{DEFAULT_METHOD}"
     )
-    return _cause(
-        "bad" if loses else "note",
-        "dear drafter",
-        (f"{evidence}; {would_be(could, 'drafting were free')}", remedy),
-        (now, could),
-    )
+    level = "bad" if loses else "note"
+    evidence += f"; {would_be(could, 'drafting were free')}"
+    cost = could / now.best
+    return [Finding(level, "dear drafter", evidence, remedy, cost, could)]
 
 
 def fixed(pair: MeasuredPair) -> list[Finding]:
@@ -48,7 +45,8 @@ def fixed(pair: MeasuredPair) -> list[Finding]:
         remedy += (
             f"; this one may from a method without a model: --method {DEFAULT_METHOD}"
         )
-    return _cause("note", "fast target", (evidence, remedy), (now, could))
+    cost = could / now.best
+    return [Finding("note", "fast target", evidence, remedy, cost, could)]
 
 
 def checking(pair: MeasuredPair) -> list[Finding]:
@@ -63,34 +61,12 @@ def checking(pair: MeasuredPair) -> list[Finding]:
         "long as over 1"
     )
     if could < MATTERS * now.best:
-        return [Finding(level="good", name="cost of checking", evidence=evidence)]
+        return [Finding("good", "cost of checking", evidence)]
     remedy = (
         f"Draft no more than pays: --nodes {max(1, now.nodes)}, or the default budget, "
         "which finds it. Serve fewer requests at a time; a larger target leaves more "
         "room"
     )
-    return _cause(
-        "note",
-        "dear checking",
-        (f"{evidence}; {would_be(could, 'checking were free')}", remedy),
-        (now, could),
-    )
-
-
-def _cause(
-    level: Level, name: str, words: tuple[str, str], speeds: tuple[Figures, float]
-) -> list[Finding]:
-    """Return a finding from evidence and remedy, and the figures now and the speed that
-    the remedy could bring.
-    """
-    (evidence, remedy), (now, could) = words, speeds
-    return [
-        Finding(
-            level=level,
-            name=name,
-            evidence=evidence,
-            remedy=remedy,
-            cost=could / now.best,
-            speed=could,
-        )
-    ]
+    evidence += f"; {would_be(could, 'checking were free')}"
+    cost = could / now.best
+    return [Finding("note", "dear checking", evidence, remedy, cost, could)]

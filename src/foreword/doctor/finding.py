@@ -16,7 +16,7 @@ ORDER: tuple[Level, ...] = ("bad", "note", "good")
 """Order of findings whose cost is equal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Result of one check."""
 

@@ -44,13 +44,8 @@ def tokenizer(pair: MeasuredPair) -> list[Finding]:
         remedy = (
             "Draft tokens are translated; a draft with the same tokenizer is faster"
         )
-        return [
-            Finding(
-                level="note", name="other tokenizer", evidence=evidence, remedy=remedy
-            )
-        ]
-    evidence = "every token has the same id in both"
-    same = Finding(level="good", name="tokenizer", evidence=evidence)
+        return [Finding("note", "other tokenizer", evidence, remedy)]
+    same = Finding("good", "tokenizer", "every token has the same id in both")
     return [same, *templates(pair, ours, theirs)]
 
 
@@ -70,7 +65,7 @@ def templates(pair: MeasuredPair, ours: Tokenizer, theirs: Tokenizer) -> list[Fi
         "if it was trained with that"
     )
     if not pair.chats:
-        return [Finding(level="note", name=name, evidence=evidence, remedy=remedy)]
+        return [Finding("note", name, evidence, remedy)]
     pair.note("the same in its own chat template")
     own = pair.again([render(theirs, chat) for chat in pair.chats])
     now = pair.greedy
@@ -78,18 +73,10 @@ def templates(pair: MeasuredPair, ours: Tokenizer, theirs: Tokenizer) -> list[Fi
         f"; {own.first:.0%} of its first draft tokens are accepted in its own, "
         f"{now.first:.0%} in the target's"
     )
-    better = own.clearly_above(now)
-    could = now.with_acceptance(own).best if better else now.best
-    return [
-        Finding(
-            level="bad" if better else "note",
-            name=name,
-            evidence=evidence,
-            remedy=remedy,
-            cost=could / now.best,
-            speed=could if better else None,
-        )
-    ]
+    if not own.clearly_above(now):
+        return [Finding("note", name, evidence, remedy)]
+    could = now.with_acceptance(own).best
+    return [Finding("bad", name, evidence, remedy, could / now.best, could)]
 
 
 def hidden_layers(pair: MeasuredPair) -> list[Finding]:
@@ -115,7 +102,7 @@ def hidden_layers(pair: MeasuredPair) -> list[Finding]:
         f"hidden states {list(layers)} are the right ones: their neighbours are no "
         "better"
     )
-    return [Finding(level="good", name="hidden states", evidence=evidence)]
+    return [Finding("good", "hidden states", evidence)]
 
 
 @contextmanager
@@ -142,14 +129,8 @@ def _shifted(
         f"Its config names {list(layers)}; write {list(states)} there, as transformers "
         "numbers them"
     )
-    return Finding(
-        level="bad",
-        name="wrong hidden states",
-        evidence=evidence,
-        remedy=remedy,
-        cost=could / now.best,
-        speed=could,
-    )
+    cost = could / now.best
+    return Finding("bad", "wrong hidden states", evidence, remedy, cost, could)
 
 
 def vocabulary(pair: MeasuredPair) -> list[Finding]:
@@ -170,18 +151,13 @@ def vocabulary(pair: MeasuredPair) -> list[Finding]:
     could = now.accepting(0.0, 1 / max(share, 1e-3)).best
     wrong = share < SPARSE
     if not wrong and could < MATTERS * now.best:
-        return [Finding(level="good", name="vocabulary", evidence=evidence)]
+        return [Finding("good", "vocabulary", evidence)]
     remedy = (
         "Give a drafter with the target's tokenizer, or a head that was trained with "
         "more tokens of such texts"
     )
-    return [
-        Finding(
-            level="bad" if wrong else "note",
-            name="wrong vocabulary map" if wrong else "small vocabulary",
-            evidence=evidence,
-            remedy=remedy,
-            cost=could / now.best,
-            speed=could,
-        )
-    ]
+    cost = could / now.best
+    if wrong:
+        name = "wrong vocabulary map"
+        return [Finding("bad", name, evidence, remedy, cost, could)]
+    return [Finding("note", "small vocabulary", evidence, remedy, cost, could)]

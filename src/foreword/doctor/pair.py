@@ -69,9 +69,9 @@ def examine(
     session = load_pair(options, chain_rule())
     findings = [
         Finding(
-            level="good",
-            name="loading",
-            evidence=f"it loads with {session.target.name}, for the method "
+            "good",
+            "loading",
+            f"it loads with {session.target.name}, for the method "
             f"{options.method_name}{_trained_for(options)}",
         ),
         *_cost_table(session, tables),
@@ -145,6 +145,4 @@ def _cost_table(session: Session, before: dict[str, int]) -> list[Finding]:
     remedy = (
         "Keep the folder ~/.cache/foreword, or the one in XDG_CACHE_HOME, between runs"
     )
-    return [
-        Finding(level="note", name="cold cost table", evidence=evidence, remedy=remedy)
-    ]
+    return [Finding("note", "cold cost table", evidence, remedy)]

@@ -85,6 +85,10 @@ class MethodCounts:
         """Predicted speed over plain decoding of rounds that draft."""
         return speed_up(1 + self.accepted / self.drafts, self.nodes, self.cost)
 
+    def gain(self, could: float) -> float:
+        """Return times by which another speed is above this one; at least 1."""
+        return max(1.0, could / self.speed)
+
     def speeds(self, most: int) -> list[float]:
         """Return the predicted speed by draft tokens, up to `most`: beyond those
         counted, the last share goes on.
@@ -159,7 +163,7 @@ def low_acceptance(counts: MethodCounts) -> list[Finding]:
             f"{counts.named}{shares[0]:.0%} of the first draft tokens are accepted, in "
             f"{rounds}"
         )
-        return [Finding(level="good", name="acceptance", evidence=evidence)]
+        return [Finding("good", "acceptance", evidence)]
     reached = [max(TRAINED, share) for share in shares]
     could = speed_up(tokens_by_depth(reached), counts.nodes, counts.cost)
     bad = shares[0] < RARE and counts.drafts >= ENOUGH
@@ -168,11 +172,9 @@ def low_acceptance(counts: MethodCounts) -> list[Finding]:
         f"{counts.accepted / counts.tokens:.0%} of all, in {rounds}; {TRAINED:.0%} can "
         "be reached"
     )
-    return [
-        _cause(
-            "bad" if bad else "note", "low acceptance", evidence, TRAIN, (counts, could)
-        )
-    ]
+    level = "bad" if bad else "note"
+    cost = counts.gain(could)
+    return [Finding(level, "low acceptance", evidence, TRAIN, cost, could)]
 
 
 def length(counts: MethodCounts) -> list[Finding]:
@@ -197,8 +199,8 @@ def length(counts: MethodCounts) -> list[Finding]:
     if not best:
         change = "Turn drafting off, or use another drafter"
     remedy = f"{change}: foreword serve --nodes N, num_speculative_tokens of vLLM"
-    loss = counts, counts.speed * speeds[best] / speeds[nodes]
-    return [_cause("note", name, evidence, remedy, loss)]
+    could = counts.speed * speeds[best] / speeds[nodes]
+    return [Finding("note", name, evidence, remedy, counts.gain(could), could)]
 
 
 def dear_drafter(counts: MethodCounts) -> list[Finding]:
@@ -213,13 +215,14 @@ def dear_drafter(counts: MethodCounts) -> list[Finding]:
     )
     could = counts.speed * (1 + share)
     if 1 + share < MATTERS:
-        return [Finding(level="good", name="cost of drafting", evidence=evidence)]
+        return [Finding("good", "cost of drafting", evidence)]
     remedy = (
         "Use a smaller drafter or a trained head, fewer draft tokens, or a method "
         f"without a model: --method {DEFAULT_METHOD}"
     )
     level = "bad" if counts.speed < 1 and counts.drafts >= ENOUGH else "note"
-    return [_cause(level, "dear drafter", evidence, remedy, (counts, could))]
+    cost = counts.gain(could)
+    return [Finding(level, "dear drafter", evidence, remedy, cost, could)]
 
 
 def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
@@ -237,9 +240,7 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
         evidence = "nothing was drafted in any answer" + (
             f" ({reasons})" if reasons else ": it has no counts of draft tokens"
         )
-        return [
-            Finding(level="bad", name="drafting off", evidence=evidence, remedy=remedy)
-        ]
+        return [Finding("bad", "drafting off", evidence, remedy)]
     share = sum(without.values()) / answers if answers else 0.0
     if share < MATTERS - 1:
         return []
@@ -250,22 +251,4 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
         "For budget, drafting was not expected to save time: use a faster drafter; for "
         "no-match, use one with a model: foreword serve --draft"
     )
-    name = "answers without drafts"
-    return [
-        Finding(level="note", name=name, evidence=evidence, remedy=remedy, cost=could)
-    ]
-
-
-def _cause(
-    level: Any, name: str, evidence: str, remedy: str, loss: tuple[MethodCounts, float]
-) -> Finding:
-    """Return a finding; `loss`: the counts now, and the speed with the remedy."""
-    counts, could = loss
-    return Finding(
-        level=level,
-        name=name,
-        evidence=evidence,
-        remedy=remedy,
-        cost=max(1.0, could / counts.speed),
-        speed=could,
-    )
+    return [Finding("note", "answers without drafts", evidence, remedy, could)]

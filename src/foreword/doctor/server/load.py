@@ -32,7 +32,7 @@ def cold_prefixes(metrics: ServerMetrics) -> list[Finding]:
         "prefix cache"
     )
     if hits >= COLD * queries:
-        return [Finding(level="good", name="prefix cache", evidence=evidence)]
+        return [Finding("good", "prefix cache", evidence)]
     prefill = metrics.total("vllm:request_prefill_time_seconds_sum")
     whole = metrics.total("vllm:request_inference_time_seconds_sum")
     cost = 1.0
@@ -43,10 +43,7 @@ def cold_prefixes(metrics: ServerMetrics) -> list[Finding]:
         "Put what prompts share at their beginning, keep the server running, and give "
         "it more memory: foreword serve --cache-tokens; vLLM --enable-prefix-caching"
     )
-    name = "cold prefix cache"
-    return [
-        Finding(level="note", name=name, evidence=evidence, remedy=remedy, cost=cost)
-    ]
+    return [Finding("note", "cold prefix cache", evidence, remedy, cost)]
 
 
 def queue(metrics: ServerMetrics) -> list[Finding]:
@@ -64,9 +61,7 @@ def queue(metrics: ServerMetrics) -> list[Finding]:
         "Let more answers run at a time (foreword serve --slots, vLLM --max-num-seqs), "
         "give them more memory, or add a server"
     )
-    return [
-        Finding(level="note", name="queue", evidence=evidence, remedy=remedy, cost=cost)
-    ]
+    return [Finding("note", "queue", evidence, remedy, cost)]
 
 
 def memory(metrics: ServerMetrics) -> list[Finding]:
@@ -90,15 +85,8 @@ def memory(metrics: ServerMetrics) -> list[Finding]:
     prefill = metrics.total("vllm:request_prefill_time_seconds_sum")
     whole = metrics.total("vllm:request_inference_time_seconds_sum")
     share = prefill / whole if 0 < prefill < whole else 0.0
-    return [
-        Finding(
-            level="note",
-            name="memory full",
-            evidence=evidence,
-            remedy=remedy,
-            cost=1 + (cost - 1) * share,
-        )
-    ]
+    cost = 1 + (cost - 1) * share
+    return [Finding("note", "memory full", evidence, remedy, cost)]
 
 
 def crowd(metrics: ServerMetrics) -> list[Finding]:
@@ -114,4 +102,4 @@ def crowd(metrics: ServerMetrics) -> list[Finding]:
         "Draft fewer tokens under load: the default budget of Foreword does, vLLM "
         "takes a smaller num_speculative_tokens; or spread the requests"
     )
-    return [Finding(level="note", name="high load", evidence=evidence, remedy=remedy)]
+    return [Finding("note", "high load", evidence, remedy)]
