@@ -10,11 +10,11 @@ from rich.console import Console
 
 import starter
 from foreword.bench.decoding import Decoding, decoding_of
-from foreword.bench.engine_entry import WatchedBudget, watched
+from foreword.bench.engine_entry import predictions_of, watched
 from foreword.bench.records import Round
 from foreword.bench.report import Report
 from foreword.bench.run import Options, run
-from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget, policy
+from foreword.budget import AdaptiveBudget, FixedBudget, policy
 from foreword.types import Clock, Draft, DraftTree
 
 KEYS = ("predicted_tokens_per_round", "predicted_rounds_tokens_per_round")
@@ -61,44 +61,33 @@ def test_rounds_without_probabilities_predict_nothing():
     assert found.predicted_rounds_tokens_per_round is None
 
 
-def test_what_is_scored_is_predicted():
-    budget = WatchedBudget(FixedBudget(4))
-    budget.trim(Draft([LIKELY]))
-    assert list(budget.predictions) == [2.375]
+class Few(FixedBudget):
+    """Keeps one draft token."""
+
+    def trim(self, draft: Draft) -> Draft:
+        return draft.pruned([[0]])
 
 
-def test_dropped_draft_tokens_are_not_predicted():
-    class Few(FixedBudget):
-        """Keeps one draft token."""
-
-        def trim(self, draft: Draft) -> Draft:
-            return draft.pruned([[0]])
-
-    budget = WatchedBudget(Few(4))
-    assert len(budget.trim(Draft([LIKELY])).trees[0]) == 1
-    assert list(budget.predictions) == [1.75]
-
-
-@pytest.mark.parametrize("tree", [DraftTree(), DraftTree([5], [-1])])
-def test_a_draft_without_probabilities_predicts_nothing(tree):
-    budget = WatchedBudget(FixedBudget(4))
-    assert budget.trim(Draft([tree])).trees[0] is tree
-    assert not budget.predictions
+@pytest.mark.parametrize(
+    ("budget", "tree", "predicted"),
+    [
+        (FixedBudget(4), LIKELY, [2.375]),
+        (Few(4), LIKELY, [1.75]),
+        (FixedBudget(4), DraftTree(), []),
+        (FixedBudget(4), DraftTree([5], [-1]), []),
+    ],
+)
+def test_what_is_scored_is_predicted(budget, tree, predicted):
+    watched(budget).trim(Draft([tree]))
+    assert list(predictions_of(budget)) == predicted
 
 
 def test_members_of_an_ensemble_note_in_one_place():
-    budget = WatchedBudget(AdaptiveBudget({1: 0.1, 8: 0.2}))
+    budget = watched(AdaptiveBudget({1: 0.1, 8: 0.2}))
     other = budget.anew()
     other.trim(Draft([LIKELY]))
-    assert len(budget.predictions) == 1
-    assert other.shared_costs is budget.shared_costs
-
-
-def test_a_watched_budget_passes_everything_on():
-    """A hook of budgets that it did not know would be lost."""
-    own = {name for name in vars(DraftBudget) if not name.startswith("_")}
-    not_of_one = {"from_measure", "from_text", "summary", "chains", "stops"}
-    assert own - not_of_one <= set(vars(WatchedBudget))
+    assert other is not budget
+    assert len(predictions_of(budget)) == 1
 
 
 def test_budgets_that_decide_token_by_token_are_not_watched():

@@ -7,7 +7,7 @@ import torch
 
 from foreword import LLM, SamplingParams
 from foreword.bench import timed as timing
-from foreword.bench.timed import TimedBackend, TimedTreeBackend, timed, timed_drafts
+from foreword.bench.timed import TimedBackend, timed, timed_drafts
 from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
@@ -71,7 +71,7 @@ def test_timed_backend_has_the_protocols_of_the_inner_one(model, backend, grows)
     model.backend = backend()
     found = timed(model)
     assert isinstance(found, Backend)
-    assert isinstance(found, GrowsTrees) is isinstance(found, TimedTreeBackend) is grows
+    assert isinstance(found, GrowsTrees) is grows
     assert timed(model) is model.backend is found
     assert (model.grow(Read(1, 0, [5]), ask()) is not None) is grows
 
@@ -103,15 +103,11 @@ def test_calls_reach_the_inner_backend_and_are_timed(model, monkeypatch):
 )
 def test_compiled_backend_grows_trees_while_timed():
     model = Model(build("llama").to(torch.bfloat16))
-    assert isinstance(timed(model), TimedTreeBackend)
+    assert isinstance(timed(model), GrowsTrees)
     model.open(1, 16)
     grown = model.grow(Read(1, 0, [5, 6]), ask())
     assert grown is not None
     assert len(grown.tokens) >= 3
-
-
-def test_backend_without_trees_is_timed_without_them(model):
-    assert type(timed(model)) is TimedBackend
 
 
 def test_other_attributes_reach_the_inner_backend():

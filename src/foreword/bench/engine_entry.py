@@ -9,85 +9,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
 from foreword.bench.records import BenchRequest, EntryFailed, Round, Trial
 from foreword.bench.timed import timed, timed_drafts
-from foreword.budget import Costs, DraftBudget, RoundResult
-from foreword.budget.kept import KeptPace
+from foreword.budget import DraftBudget
 from foreword.engine import Engine
-from foreword.types import Clock, Draft, Request, SamplingParams
+from foreword.types import Draft, Request, SamplingParams
+
+Predictions: TypeAlias = deque[float]
+"""Tokens that the last draft was predicted to yield; empty where nothing was drafted,
+or without probabilities.
+"""
 
 
-class WatchedBudget(DraftBudget):
-    """A budget that notes how many tokens the last draft was predicted to yield.
+def watched(budget: DraftBudget, predictions: Predictions | None = None) -> DraftBudget:
+    """Return the budget, which from now on notes its predictions (`predictions_of`), as
+    do those that it makes for other methods.
 
     One that decides after every draft token (`chains`) cannot be watched.
     """
+    if budget.chains:
+        return budget
+    seen = Predictions(maxlen=1) if predictions is None else predictions
+    trim, anew = budget.trim, budget.anew
 
-    def __init__(
-        self, inner: DraftBudget, predictions: deque[float] | None = None
-    ) -> None:
-        self._inner = inner
-        self.predictions = (
-            deque[float](maxlen=1) if predictions is None else predictions
-        )
-        """Empty where nothing was drafted, or without probabilities."""
-
-    def trim(self, draft: Draft) -> Draft:
-        draft = self._inner.trim(draft)
+    def noting(draft: Draft) -> Draft:
+        draft = trim(draft)
         if draft.nodes and draft.weighed:
-            for tree in draft.trees:
-                self.predictions.append(1 + sum(tree.probabilities))
+            seen.extend(1 + sum(tree.probabilities) for tree in draft.trees)
         return draft
 
-    def anew(self) -> WatchedBudget:
-        return WatchedBudget(self._inner.anew(), self.predictions)
+    def another() -> DraftBudget:
+        other = anew()
+        return other if other is budget else watched(other, seen)
 
-    def recall(self, kept: KeptPace) -> None:
-        self._inner.recall(kept)
-
-    @property
-    def shared_costs(self) -> Costs | None:
-        return self._inner.shared_costs
-
-    @property
-    def label(self) -> str:
-        return self._inner.label
-
-    @property
-    def never(self) -> bool:
-        return self._inner.never
-
-    @property
-    def floors(self) -> tuple[float, float]:
-        return self._inner.floors
-
-    @property
-    def pace(self) -> float:
-        return self._inner.pace
-
-    def rests(self, sequences: Sequence[Request]) -> bool:
-        return self._inner.rests(sequences)
-
-    def nodes(self, sequence: Request, others: int) -> int:
-        return self._inner.nodes(sequence, others)
-
-    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
-        self._inner.on_timing(rows, clock, reading)
-
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
-        self._inner.learn(sequence, outcome)
-
-    def release(self, sequence: Request) -> None:
-        self._inner.release(sequence)
+    vars(budget).update(trim=noting, anew=another, predictions=seen)
+    return budget
 
 
-def watched(budget: DraftBudget) -> DraftBudget:
-    """Return a budget whose predictions are noted, where they can be."""
-    return budget if budget.chains else WatchedBudget(budget)
+def predictions_of(budget: DraftBudget) -> Predictions:
+    """Return what a budget notes; nothing if it is not watched."""
+    return getattr(budget, "predictions", Predictions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +97,7 @@ class EngineEntry:
         self._engine, self._requests = engine, Requests(engine.target, tokenizer)
         self._target = timed(engine.target)
         self._drafts = timed_drafts(engine.drafter)
-        budget = engine.budget
-        self._predictions = (
-            budget.predictions if isinstance(budget, WatchedBudget) else deque[float]()
-        )
+        self._predictions = predictions_of(engine.budget)
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer one request.

@@ -165,6 +165,15 @@ def fit(counts: Sequence[float], expected: Sequence[float], rest: float = 1.0) -
     return Fit(samples, len(joined), 1 - chi_square_cdf(statistic, freedom))
 
 
+def confirmed(draw: Callable[[int], Fit]) -> tuple[Fit, Fit | None]:
+    """Return the test of samples 0, and of samples 1 where it is below LEVEL.
+
+    An exact sampler is below LEVEL twice once in 10,000 runs.
+    """
+    first = draw(0)
+    return first, draw(1) if first.p_value < LEVEL else None
+
+
 def homogeneity(first: Sequence[float], second: Sequence[float]) -> Fit:
     """Test whether two equally long rows of counts have one distribution."""
     share = sum(first) / max(1.0, sum(first) + sum(second))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
+
+from foreword.bench.machine import machine, versions
+from foreword.certify.clock import Clock
 
 Status = Literal["passed", "numerics", "proves nothing", "not supported", "failed"]
 """Outcome of a check.
@@ -46,6 +50,21 @@ class Certificate:
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     checks: tuple[Check, ...]
+
+    @classmethod
+    def of(
+        cls,
+        subject: Mapping[str, Any],
+        checks: Iterable[Check],
+        seed: int,
+        clock: Clock,
+        device: str = "cpu",
+    ) -> Certificate:
+        """Return the certificate of a run that ends now, on this machine."""
+        made = tuple(checks)
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        seconds = round(clock.spent, 1)
+        return cls(subject, date, seed, seconds, machine(device), versions(), made)
 
     @property
     def passed(self) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import torch
 
 from foreword.api.llm import LLM
-from foreword.bench.machine import machine, versions
 from foreword.certify import worlds
 from foreword.certify.cases import cases
 from foreword.certify.clock import Clock
@@ -93,15 +91,7 @@ def examine(
         "drafts": list(options.drafts),
         "methods": [one.name for one in draftings],
     }
-    return Certificate(
-        subject,
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        options.seed,
-        round(clock.spent, 1),
-        machine(str(target.device)),
-        versions(),
-        tuple(checks),
-    )
+    return Certificate.of(subject, checks, options.seed, clock, str(target.device))
 
 
 def _rules(clock: Clock, seed: int) -> list[Check]:

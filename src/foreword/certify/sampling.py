@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from foreword.api.llm import LLM
-from foreword.bench.stats import LEVEL, Fit, fit
+from foreword.bench.stats import LEVEL, Fit, confirmed, fit
 from foreword.certify.cases import TEXTS, Case, encoded
 from foreword.certify.drafting import Drafting
 from foreword.certify.numerics import next_logits
@@ -107,19 +107,16 @@ class Distribution:
         return {token: float(shares[token]) for token in tokens}
 
 
-def confirmed(test: Distribution, sampled: Sampled) -> tuple[Fit, Fit | None]:
-    """Return the test of the samples, and of as many new ones where it is below
-    LEVEL.
+def _fits(test: Distribution, sampled: Sampled) -> tuple[Fit, Fit | None]:
+    """Return the test of the samples, and of as many new ones if it fails."""
 
-    An exact sampler is below LEVEL twice once in 10,000 runs.
-    """
-    first = test.fit(sampled)
-    if first.p_value >= LEVEL:
-        return first, None
-    again = Sampled(sampled.drafting, sampled.rule)
-    while again.samples < sampled.samples:
-        test.sample(again, SECOND)
-    return first, test.fit(again)
+    def draw(turn: int) -> Fit:
+        drawn = Sampled(sampled.drafting, sampled.rule) if turn else sampled
+        while drawn.samples < sampled.samples:
+            test.sample(drawn, SECOND)
+        return test.fit(drawn)
+
+    return confirmed(draw)
 
 
 def check_of(test: Distribution, method: str, samples: list[Sampled]) -> Check:
@@ -129,12 +126,8 @@ def check_of(test: Distribution, method: str, samples: list[Sampled]) -> Check:
     if not proving:
         count = sum(one.samples for one in samples)
         what = f"no draft token was accepted in {count:,} samples"
-        return Check(
-            name,
-            "proves nothing",
-            what,
-        )
-    found = {one.rule: confirmed(test, one) for one in proving}
+        return Check(name, "proves nothing", what)
+    found = {one.rule: _fits(test, one) for one in proving}
     bad = [rule for rule, fits in found.items() if is_wrong(fits)]
     evidence = {one.rule: _evidence(one, found[one.rule]) for one in proving}
     status: Status = "failed" if bad else "passed"

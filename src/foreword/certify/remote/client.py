@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from ipaddress import ip_address
 from threading import Barrier
@@ -54,21 +54,16 @@ class Server:
         base = url.rstrip("/").removesuffix("/v1") + "/v1"
         proxies = [ProxyHandler({})] if _is_local(base) else []
         opener = build_opener(*proxies)
-        found = cls(base, key, model or "", opener)
+        server = cls(base, key, model or "", opener)
         if model is not None:
-            return found
+            return server
         try:
-            listed = found.get("/models")["data"][0]["id"]
+            listed = server.json(f"{base}/models")["data"][0]["id"]
         except (Unsupported, Broken, LookupError, TypeError) as error:
             raise InvalidRequest(
                 f"cannot find the model of {base}: {words(error)}. Give '--model'"
             ) from error
-        return cls(base, key, listed, opener)
-
-    def get(self, path: str) -> Any:
-        """Return the JSON of a path."""
-        url = self.base + path
-        return self._send(Request(url, headers=self._headers))
+        return replace(server, model=listed)
 
     def post(self, path: str, body: Body) -> Any:
         """Return the JSON that answers a request.
@@ -76,10 +71,7 @@ class Server:
         Raises Unsupported if it is refused, Broken if the server fails, ModelError if
         it is gone.
         """
-        named = {"model": self.model, **body}
-        data = json.dumps(named).encode()
-        url = self.base + path
-        return self._send(Request(url, data, self._headers))
+        return self.json(self.base + path, {"model": self.model, **body})
 
     def at_once(self, requests: Sequence[tuple[str, Body]]) -> list[Any]:
         """Return the answers to requests that are sent at the same time."""
@@ -92,36 +84,35 @@ class Server:
         with ThreadPoolExecutor(len(requests)) as threads:
             return list(threads.map(send, requests))
 
-    @property
-    def _headers(self) -> dict[str, str]:
-        headers = {"content-type": "application/json"}
-        if self.key:
-            headers["authorization"] = f"Bearer {self.key}"
-        return headers
+    def json(self, url: str, body: Body | None = None) -> Any:
+        """Return the JSON of an address of the server, or that answers a body."""
+        try:
+            return json.loads(self._read(url, body))
+        except ValueError as error:
+            raise Broken(f"{url} answers without JSON") from error
 
     def text(self, url: str) -> str:
         """Return the text of an address of the server.
 
         Raises Unsupported, Broken or ModelError as `post` does.
         """
-        return self._body(Request(url, headers=self._headers)).decode(errors="replace")
+        return self._read(url).decode(errors="replace")
 
-    def _send(self, request: Request) -> Any:
+    def _read(self, url: str, body: Body | None = None) -> bytes:
+        headers = {"content-type": "application/json"}
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
+        data = None if body is None else json.dumps(body).encode()
         try:
-            return json.loads(self._body(request))
-        except ValueError as error:
-            raise Broken(f"{request.full_url} answers without JSON") from error
-
-    def _body(self, request: Request) -> bytes:
-        try:
+            request = Request(url, data, headers)
             with self.opener.open(request, timeout=TIMEOUT) as response:
                 return response.read()
         except HTTPError as error:
-            raise _refusal(error, request.full_url) from error
+            raise _refusal(error, url) from error
         except (URLError, OSError, HTTPException) as error:
             raise ModelError(
-                f"cannot reach {request.full_url}: {words(error)}. Check the address "
-                "and that the server runs"
+                f"cannot reach {url}: {words(error)}. Check the address and that the "
+                "server runs"
             ) from error
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from foreword.bench.machine import machine, versions
 from foreword.certify.cases import CITY
 from foreword.certify.clock import Clock
 from foreword.certify.remote.ask import PATHS, choice_of, request
@@ -55,15 +53,8 @@ def certify_server(
     for name, check in _checks(server, options, clock):
         clock.tell(name)
         checks.append(_outcome(name, check))
-    return Certificate(
-        {"server": server.base, "model": server.model},
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        options.seed,
-        round(clock.spent, 1),
-        machine(),
-        versions(),
-        tuple(checks),
-    )
+    subject = {"server": server.base, "model": server.model}
+    return Certificate.of(subject, checks, options.seed, clock)
 
 
 def _outcome(name: str, check: Callable[[], Check]) -> Check:

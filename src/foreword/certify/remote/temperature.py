@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from foreword.bench.stats import LEVEL, Fit, fit, homogeneity
+from foreword.bench.stats import LEVEL, Fit, confirmed, fit, homogeneity
 from foreword.certify.clock import Clock
 from foreword.certify.remote.ask import (
     TOPICS,
@@ -35,6 +35,8 @@ TOP = 20
 """Tokens. Likeliest ones asked for at each place: the most of OpenAI's API."""
 LEAST, MOST = 320, 20_000
 """Tokens. Samples of each temperature."""
+SECOND = 2**20
+"""Distance of the seeds of samples that are drawn again."""
 WORDS = 160
 """Requests. Samples of a first word with drafting, and as many without."""
 TEMPERATURES = (0.7, 1.0, 1.3)
@@ -80,11 +82,9 @@ def temperature_check(
     source = _source(server, endpoint, seed, until)
     if source is None:
         return _against_plain(name, server, endpoint, temperature, seed)
-    first = _fit(source, temperature, clock, 0)
-    again = None
-    if first.p_value < LEVEL:
-        # an exact sampler is below LEVEL twice once in 10,000 runs
-        again = _fit(source, temperature, clock, 2**20)
+    first, again = confirmed(
+        lambda turn: _fit(source, temperature, clock, turn * SECOND)
+    )
     evidence = {
         "tokens": first.samples,
         "p-value": first.p_value,
@@ -221,8 +221,7 @@ def _against_plain(
         return homogeneity(*([row[cell] for cell in cells] for row in rows))
 
     accepted(server.post(*_words_asked(endpoint, seed, temperature, is_plain=True)[0]))
-    first = compare(seed)
-    again = compare(seed + 2**20) if first.p_value < LEVEL else None
+    first, again = confirmed(lambda turn: compare(seed + turn * SECOND))
     evidence = {"samples": 2 * WORDS, "p-value": first.p_value}
     return _verdict(name, first, again, evidence)
 
