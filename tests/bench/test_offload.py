@@ -4,9 +4,7 @@ import os
 
 import pytest
 
-from foreword import bundled
 from foreword.bench.run import Options, run
-from foreword.errors import InvalidRequest
 from foreword.native import cgroups
 from grids import NEEDS_C
 
@@ -45,16 +43,3 @@ def test_fewer_bytes_are_read_per_token_with_drafts(monkeypatch, tmp_path):
     assert layers < plain.disk_bytes_per_token < 4 * layers
     assert drafted.disk_bytes_per_token < plain.disk_bytes_per_token
     assert "GB from disk per token" in str(report.table().caption)
-
-
-def test_an_enlarged_target_is_not_offloaded(tmp_path):
-    with pytest.raises(
-        InvalidRequest, match=r"cannot offload an enlarged target.*recipes/inflate\.py"
-    ):
-        run(
-            Options(
-                offload_folder=str(tmp_path),
-                inflate="llama-110m",
-                target=str(bundled.target()),
-            )
-        )

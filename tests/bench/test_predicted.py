@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 
 import starter
 from foreword.bench.decoding import Decoding, decoding_of
@@ -108,16 +107,9 @@ def test_report_has_both_figures(report):
     torch.testing.assert_close(predicted, measured, rtol=0.5, atol=0)
 
 
-def test_table_shows_both_where_there_is_a_prediction(report):
-    assert "predicted⁴" in printed(report)
+def test_table_shows_both_where_there_is_a_prediction(report, printed):
+    assert "predicted⁴" in printed(report.table())
     plain = replace(
         report, rows=tuple(row for row in report.rows if row.name == "plain")
     )
-    assert "predicted" not in printed(plain)
-
-
-def printed(report: Report) -> str:
-    console = Console(width=200)
-    with console.capture() as shown:
-        console.print(report.table())
-    return shown.get()
+    assert "predicted" not in printed(plain.table())

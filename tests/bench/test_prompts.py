@@ -104,9 +104,12 @@ def test_named_set_is_a_file_of_the_folder(tmp_path, monkeypatch):
         load("mt-bench")
 
 
-@pytest.mark.parametrize("line", ['{"text": "one"}', '{"turns": [1]}', "[1]"])
+@pytest.mark.parametrize("line", ['{"text": "one"}', '{"turns": [1]}', "[1]", "["])
 def test_record_without_text_is_refused(line, tmp_path):
     file = tmp_path / "set.jsonl"
     file.write_text(line)
     with pytest.raises(InvalidRequest, match=r"turns or prompt or question"):
+        load(str(file))
+    file.write_text("")
+    with pytest.raises(InvalidRequest, match="no message"):
         load(str(file))

@@ -1,9 +1,6 @@
 """The profile of a round: both ways of cutting it add up to the whole round."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from foreword.bench.decoding import Decoding
 from foreword.bench.records import Round, Trial
@@ -56,10 +53,8 @@ def test_both_cuts_add_up_to_the_round(decoding):
     )
 
 
-def test_table_shows_milliseconds_and_shares(report):
-    console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(table(report))
-    shown = console.export_text()
+def test_table_shows_milliseconds_and_shares(report, printed):
+    shown = printed(table(report))
     assert "12.00  60%" in shown
     assert "2.00  10%" in shown
     assert "plain" in shown
@@ -93,7 +88,7 @@ def test_regret_is_the_time_that_the_best_row_would_have_saved():
     assert found.by_source == pytest.approx({"code": 0.2, "chat": 1 / 3})
 
 
-def test_speeds_are_told_by_kind_of_prompt():
+def test_speeds_are_told_by_kind_of_prompt(printed):
     results = {
         ("plain", 0.0): trials(4.0, 4.0, 1.0),
         ("lm", 0.0): trials(1.0, 2.0, 2.0),
@@ -106,11 +101,7 @@ def test_speeds_are_told_by_kind_of_prompt():
     assert set(code.speedups) == {"lm", "ngram"}
     assert code.speedups["lm"].mid == pytest.approx(8 / 3)
     assert code.speedups["lm"].low < 8 / 3 < code.speedups["lm"].high
-    console = Console(width=100, record=True, file=io.StringIO())
-    table = table_of((code, chat))
-    assert table is not None
-    console.print(table)
-    assert "2.67 (2.00–4.00)" in console.export_text()
+    assert "2.67 (2.00–4.00)" in printed(table_of((code, chat)))
     assert (
         by_source({key: {"code/1": one["code/1"]} for key, one in results.items()})
         == ()

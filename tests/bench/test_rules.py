@@ -5,7 +5,6 @@ are counted.
 import json
 
 import pytest
-from rich.console import Console
 
 import starter
 from foreword.bench.rules import Row, as_json, compare, entrants, table
@@ -38,13 +37,8 @@ def test_every_rule_is_run(rows):
 
 def test_each_pass_emits_between_one_token_and_the_budget(rows):
     for row in rows:
-        assert (
-            1
-            <= row.tokens_per_pass.low
-            <= row.tokens_per_pass.mid
-            <= row.tokens_per_pass.high
-            <= 7
-        )
+        one = row.tokens_per_pass
+        assert 1 <= one.low <= one.mid <= one.high <= 7
     assert sum(row.tokens_per_pass.mid for row in rows) > 1.5 * len(rows)
 
 
@@ -52,7 +46,7 @@ def test_same_options_count_the_same_passes(rows):
     assert compare(OPTIONS, (6,)) == rows
 
 
-def test_json_is_plain_and_the_best_is_bold():
+def test_json_is_plain_and_the_best_is_bold(printed):
     rows = [
         Row(name, 1.0, b, Interval(1.0, mid, 3.0))
         for name, mid in (("one", 1.25), ("two", 2.5))
@@ -66,12 +60,10 @@ def test_json_is_plain_and_the_best_is_bold():
         "tokens_per_pass": [1.0, 1.25, 3.0],
     }
     assert found["settings"]["limit_prompts"] == 3
-    console = Console(width=80, force_terminal=True, color_system="standard")
-    with console.capture() as shown:
-        console.print(table(rows))
-    assert "\x1b[1m2.50" in shown.get()
-    assert "1.25" in shown.get()
-    assert "\x1b[1m1.25" not in shown.get()
+    shown = printed(table(rows), 80, force_terminal=True, color_system="standard")
+    assert "\x1b[1m2.50" in shown
+    assert "1.25" in shown
+    assert "\x1b[1m1.25" not in shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import starter
 from foreword.bench.lineup import ENTRIES, SPECULATIVE
@@ -20,6 +19,7 @@ from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
 
 TOKENS = 8
+ENLARGED = Options(offload_folder="x", inflate="llama-110m")
 DEFAULT_ROWS = set(
     "plain ngram lm oracle transformers.generate transformers.assisted".split()
 )
@@ -169,19 +169,17 @@ def test_only_our_rounds_show_their_forwards(written):
         )
 
 
-def test_the_table_shows_every_row(report):
-    console = Console(width=200)
-    with console.capture() as shown:
-        console.print(report.table())
+def test_the_table_shows_every_row(report, printed):
+    shown = printed(report.table())
     counted = Counter(
         name
-        for line in shown.get().splitlines()
+        for line in shown.splitlines()
         for name in ENTRIES
         if line.split()[:1] == [name]
     )
     assert counted == dict.fromkeys(row_names(None, quick=False), 2)
-    assert "accepted¹" in shown.get()
-    assert "¹ accepted / verified draft tokens" in shown.get()
+    assert "accepted¹" in shown
+    assert "¹ accepted / verified draft tokens" in shown
 
 
 def test_the_picture_is_drawn(report, picture):
@@ -234,6 +232,7 @@ def test_quick_never_exceeds_given_limits():
         (Options(plot="no/such/folder/x.png"), InvalidRequest, "cannot write"),
         (Options(target="no/such/model"), ModelError, "no/such/model"),
         (Options(max_tokens=100_000), InvalidRequest, "Lower max_tokens"),
+        (ENLARGED, InvalidRequest, r"cannot offload an enlarged.*recipes/inflate\.py"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(options, error, message):

@@ -1,9 +1,6 @@
 """The table of every report: its rows in the terminal and as JSON."""
 
-import io
 from dataclasses import dataclass
-
-from rich.console import Console
 
 from foreword.bench.stats import Interval
 from foreword.tables import BARE, Column, Table, figure, share
@@ -27,36 +24,29 @@ COLUMNS = (
 )
 
 
-def printed(table: Table[Line]) -> str:
-    """Return what a console prints, without the spaces at the ends of lines."""
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+def test_rows_stand_under_their_heads(printed):
+    lines = printed(Table(LINES, COLUMNS, look=BARE), 80).splitlines()
+    assert [line.rstrip() for line in lines] == [
+        "name               speed",
+        "first   2.00 (1.00–3.00)",
+        "second                 –",
+        "third                  –",
+    ]
 
 
-def test_rows_stand_under_their_heads():
-    assert printed(Table(LINES, COLUMNS, look=BARE)) == (
-        "name               speed\n"
-        "first   2.00 (1.00–3.00)\n"
-        "second                 –\n"
-        "third                  –"
-    )
+def test_groups_are_parted(printed):
+    table = Table(LINES, COLUMNS, section=lambda line: line.group)
+    lines = printed(table).splitlines()
+    assert [bool(line.strip()) for line in lines[-4:]] == [True, True, False, True]
 
 
-def test_groups_are_parted():
-    lines = printed(Table(LINES, COLUMNS, section=lambda line: line.group)).splitlines()
-    assert [bool(line) for line in lines[-4:]] == [True, True, False, True]
-
-
-def test_emphasis_styles_one_row():
+def test_emphasis_styles_one_row(printed):
     table = Table(
         LINES, COLUMNS, emphasis=lambda line: "bold" if line.name == "second" else None
     )
-    console = Console(width=80, force_terminal=True, color_system="standard")
-    with console.capture() as shown:
-        console.print(table)
-    assert "\x1b[1msecond" in shown.get()
-    assert "\x1b[1mfirst" not in shown.get()
+    shown = printed(table, 80, force_terminal=True, color_system="standard")
+    assert "\x1b[1msecond" in shown
+    assert "\x1b[1mfirst" not in shown
 
 
 def test_json_writes_an_interval_as_three_numbers():

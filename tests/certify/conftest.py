@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from foreword import LLM
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.registry import PLAIN
 from serving import Running, running
 
@@ -23,3 +24,22 @@ def server() -> Iterator[Running]:
     """
     with LLM(slots=16, nodes=4) as llm, running(llm) as server:
         yield server
+
+
+class Meddling(NgramDrafter):
+    """Writes into the text that it drafts for."""
+
+    @classmethod
+    def load(cls, source, target, tokenizer):
+        return cls()
+
+    def propose(self, batch, nodes):
+        for sequence in batch.sequences:
+            if sequence.produced > 6:
+                sequence.tokens[-1] = 11
+        return super().propose(batch, nodes)
+
+
+@pytest.fixture
+def meddling() -> type[Meddling]:
+    return Meddling

@@ -10,23 +10,8 @@ import pytest
 from broken_servers import IgnoresSeed, broken
 from foreword.certify.page import page
 from foreword.certify.report import MEANINGS, Certificate, Check
-from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.registry import METHODS
 from serving import Running
-
-
-class Meddling(NgramDrafter):
-    """Writes into the text that it drafts for."""
-
-    @classmethod
-    def load(cls, source, target, tokenizer):
-        return cls()
-
-    def propose(self, batch, nodes):
-        for sequence in batch.sequences:
-            if sequence.produced > 6:
-                sequence.tokens[-1] = 11
-        return super().propose(batch, nodes)
 
 
 def test_sound_pair_gives_a_table_and_both_files(here, tmp_path) -> None:
@@ -48,8 +33,8 @@ def test_sound_pair_gives_a_table_and_both_files(here, tmp_path) -> None:
     assert not re.search(r"(src|href)=", html)
 
 
-def test_fault_is_exit_code_1(here, monkeypatch) -> None:
-    monkeypatch.setitem(METHODS, "meddling", Meddling)
+def test_fault_is_exit_code_1(here, monkeypatch, meddling) -> None:
+    monkeypatch.setitem(METHODS, "meddling", meddling)
     done = here("certify", "--quick", "--method", "meddling", "--json", "-")
     found = json.loads(done.stdout)
     assert (done.returncode, found["passed"]) == (1, False)

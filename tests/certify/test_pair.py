@@ -11,7 +11,6 @@ from foreword.certify.drafting import Drafting, load_all
 from foreword.certify.report import Certificate, Check
 from foreword.certify.run import CertifyOptions, certify, check_rule, examine
 from foreword.certify.sampling import Distribution, Sampled, check_of
-from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.errors import InvalidRequest
 from foreword.types import Verdict
 from foreword.verify import RULES
@@ -21,16 +20,6 @@ QUICK = CertifyOptions(quick=True)
 
 def checks(found: Certificate) -> dict[str, Check]:
     return {check.name: check for check in found.checks}
-
-
-class Meddling(NgramDrafter):
-    """Writes into the text that it drafts for."""
-
-    def propose(self, batch, nodes):
-        for sequence in batch.sequences:
-            if sequence.produced > 6:
-                sequence.tokens[-1] = 11
-        return super().propose(batch, nodes)
 
 
 def one_unseen(drawn, tree):
@@ -71,8 +60,8 @@ def test_sound_drafters_pass(plain: LLM) -> None:
     assert json.loads(json.dumps(found.as_json()))["passed"] is True
 
 
-def test_drafter_that_writes_into_the_text_is_found(plain: LLM) -> None:
-    found = examine(plain, [Drafting("meddling", Meddling())], QUICK)
+def test_drafter_that_writes_into_the_text_is_found(plain: LLM, meddling) -> None:
+    found = examine(plain, [Drafting("meddling", meddling())], QUICK)
     check = checks(found)["same text: meddling"]
     assert (found.passed, check.status) == (False, "failed")
     first = check.evidence["first differences"][0]

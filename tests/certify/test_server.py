@@ -124,10 +124,7 @@ def test_server_that_is_gone_is_an_error(server: Running) -> None:
 
 
 def test_server_that_wants_a_key_is_an_error(server: Running) -> None:
-    class Locked(broken_servers.Fault):
-        pass
-
-    with broken_servers.broken(f"{server.url}/nothing", Locked()) as url:
+    with broken_servers.broken(f"{server.url}/nothing", broken_servers.Fault()) as url:
         with pytest.raises(InvalidRequest, match="cannot find the model"):
             Server.at(url)
         assert Server.at(url, model="named").model == "named"

@@ -21,10 +21,9 @@ from foreword.doctor.pair import DoctorOptions, examine
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import load_tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.registry import EagleOptions
 from foreword.types import Request
 from other_tokenizers import FAR
-from running import TEXTS, shelf
+from running import TEXTS
 
 TARGET = str(starter.target())
 DRAFT = str(starter.draft())
@@ -38,11 +37,6 @@ QUESTIONS = (
     "Why is the sea salt?",
 )
 """Short prompts whose answers repeat little at their beginning."""
-
-
-@pytest.fixture(scope="module")
-def head() -> Path:
-    return shelf(EagleOptions(unroll=2, draft_vocab=400))
 
 
 def findings(found: Diagnosis, level: str) -> str:
@@ -252,23 +246,6 @@ def test_head_with_shifted_layers_is_found(tmp_path):
     assert cause.level == "bad"
     assert cause.evidence.startswith("with hidden states [3, 7] ")
     assert "write [3, 7] there" in cause.remedy
-
-
-@pytest.mark.slow
-def test_method_of_a_head_is_recognized(head):
-    found = examine(DoctorOptions(target=TARGET, draft=str(head), **FEW))
-    assert found.subject["method"] == "eagle"
-    assert "hidden states [2, 4, 5] are the right ones" in findings(found, "good")
-
-
-@pytest.mark.slow
-def test_untrained_head_is_found(head, tmp_path):
-    right = Checkpoint.read(head)
-    # it proposes the least likely token
-    tensors = {**right.tensors, "norm.weight": -right.tensors["norm.weight"]}
-    Checkpoint("", right.config, tensors).write(tmp_path)
-    found = examine(DoctorOptions(target=TARGET, draft=str(tmp_path), **FEW))
-    assert "hardly any first draft token is accepted" in findings(found, "bad")
 
 
 def test_drafter_that_cannot_be_loaded_is_refused(tmp_path):

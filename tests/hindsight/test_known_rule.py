@@ -24,11 +24,6 @@ SIGMAS = 2.5
 """Most standard errors between two means. Seeds are fixed, so the test cannot flake."""
 
 
-@pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM(nodes=4)
-
-
 def ratios(world: World, text: tuple[int, ...]) -> list[float]:
     """q/p of each token of a text."""
     return [

@@ -21,11 +21,6 @@ READING = ("eagle", "dspark", "medusa", "recycle", "lookahead", "quantized")
 """Drafters that read what the target reads."""
 
 
-@pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM(nodes=4)
-
-
 def recorded(
     llm: LLM, temperature: float, prompt: str = PROMPT, **more: object
 ) -> Recording:

@@ -130,48 +130,31 @@ def test_traces_that_cannot_be(here: Here, costs: str, tmp_path, given, said) ->
     assert said in done.stderr
 
 
+FILE = ("--costs", "costs.json")
+ONE = (*FILE, "--clients", "1")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--clients", "1"), "give either '--costs' or '--from-server'"),
-        (("--costs", "costs.json"), "give one of '--trace', '--clients' and '--rate'"),
+        (FILE, "give one of '--trace', '--clients' and '--rate'"),
+        ((*ONE, "--rate", "2"), "give one of '--trace'"),
+        ((*FILE, "--rate", "-1"), "cannot use '--rate' -1.0"),
+        ((*FILE, "--rate", "nan"), "cannot use '--rate' nan"),
+        ((*ONE, "--key", "k"), "it is the key of a server"),
+        ((*ONE, "--prompt-tokens", "9-3"), "cannot read '--prompt-tokens' '9-3'"),
+        ((*ONE, "--answer-tokens", "many"), "cannot read '--answer-tokens' 'many'"),
+        ((*ONE, "--replicas", "x"), "cannot read '--replicas' 'x'"),
+        ((*ONE, "--replicas", "0"), "each must be from 1 to"),
         (
-            ("--costs", "costs.json", "--clients", "1", "--rate", "2"),
-            "give one of '--trace'",
-        ),
-        (("--costs", "costs.json", "--rate", "-1"), "cannot use '--rate' -1.0"),
-        (("--costs", "costs.json", "--rate", "nan"), "cannot use '--rate' nan"),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--key", "k"),
-            "it is the key of a server",
-        ),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--prompt-tokens", "9-3"),
-            "cannot read '--prompt-tokens' '9-3'",
-        ),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--answer-tokens", "many"),
-            "cannot read '--answer-tokens' 'many'",
-        ),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--replicas", "x"),
-            "cannot read '--replicas' 'x'",
-        ),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--replicas", "0"),
-            "each must be from 1 to",
-        ),
-        (
-            ("--costs", "costs.json", "--trace", "t.jsonl", "--requests", "3"),
+            (*FILE, "--trace", "t.jsonl", "--requests", "3"),
             "cannot use '--requests' with '--trace'",
         ),
         (("--costs", "none.json", "--clients", "1"), "cannot read none.json"),
-        (("--costs", "costs.json", "--trace", "none.jsonl"), "cannot read none.jsonl"),
+        ((*FILE, "--trace", "none.jsonl"), "cannot read none.jsonl"),
         (("--from-server", "localhost", "--clients", "1"), "Begin it with http://"),
-        (
-            ("--costs", "costs.json", "--clients", "1", "--save", "no/where"),
-            "cannot write no/where",
-        ),
+        ((*ONE, "--save", "no/where"), "cannot write no/where"),
     ],
 )
 def test_options_that_cannot_be(here: Here, costs: str, words, said) -> None:

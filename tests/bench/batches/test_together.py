@@ -6,7 +6,6 @@ Its report has every row, and every text equals plain decoding's.
 import json
 
 import pytest
-from rich.console import Console
 
 import starter
 from foreword.bench.batches.together import TURNS, Row, Together, together
@@ -66,24 +65,22 @@ def test_entries_without_batches_are_left_out(found, progress):
     assert sum(line.startswith(f"turn {TURNS} of {TURNS}: ") for line in progress) == 8
 
 
-def test_json_and_table_hold_every_figure(found):
+def test_json_and_table_hold_every_figure(found, printed):
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert {"machine", "versions", "target", "settings", "rows", "exclusions"} | {
         "kept_gains"
     } == set(written)
     assert written["settings"]["batches"] == [1, 2]
     assert [len(row["over_plain"]) for row in written["rows"]] == [3] * 24
-    console = Console(width=200)
-    with console.capture() as shown:
-        console.print(found.table())
-    lines = [line.split() for line in shown.get().splitlines()]
+    shown = printed(found.table())
+    lines = [line.split() for line in shown.splitlines()]
     assert [line[:3] for line in lines if line[-1:] == ["yes"]] == [
         [name, heat, beside]
         for heat in "01"
         for beside in ("nothing", "a")
         for name in ("plain", "ngram", "lm")
     ]
-    assert "left out: oracle" in shown.get()
+    assert "left out: oracle" in shown
 
 
 def test_empty_batch_is_refused_before_any_work():

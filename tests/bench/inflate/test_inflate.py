@@ -241,9 +241,6 @@ def test_model_and_random_state_are_untouched():
 def test_too_small_shape_is_refused(target, change, message):
     with pytest.raises(ModelError, match=message):
         inflate(target, replace(WIDE, **change))
-
-
-def test_biases_are_refused():
     with pytest.raises(ModelError, match="biases"):
         inflate(tiny(attention_bias=True), replace(WIDE, head_dim=16))
 

@@ -14,22 +14,11 @@ from foreword.bench.peers import engines, llamacpp, registry
 from foreword.bench.peers.convert import INT4, INT8, Source, source
 from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
 from foreword.bench.peers.registry import Pair
-from foreword.bench.prompts import load
-from foreword.bench.records import BenchRequest
-from foreword.bench.run import Options, rendered, run, spread
+from foreword.bench.run import Options, run
 from foreword.model import load_tokenizer
 from foreword.native import forward
 
-TOKENS = 24
-TOKENIZER = load_tokenizer(starter.target())
 FORMS = (INT8, INT4)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("peers")))
-        yield
 
 
 def loaded(form: str | None, folder: Path) -> Source:
@@ -56,22 +45,10 @@ def test_llamacpp_gets_a_file_of_as_many_bits(small):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_texts_are_about_those_of_the_rounded_model(engine, form):
-    for module in ENGINES[engine].modules:
-        pytest.importorskip(module)
+def test_texts_are_about_those_of_the_rounded_model(engine, form, needs, requests):
+    needs(engine)
     target = loaded(form, starter.target())
     pair = Pair(lambda: target, lambda: loaded(None, starter.draft()), print)
-    prompts = spread(load("in-domain"), 4)
-    requests = [
-        BenchRequest(
-            p.id,
-            rendered(p, TOKENIZER, 1024, Options(max_tokens=TOKENS)),
-            0.0,
-            place,
-            TOKENS,
-        )
-        for place, p in enumerate(prompts)
-    ]
     entries = {mode: registry.make(f"{engine}.{mode}", pair) for mode in MODES}
     answers = {
         mode: [one.run(request) for request in requests]

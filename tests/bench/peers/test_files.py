@@ -9,7 +9,7 @@ import starter
 from foreword.bench.lineup import convertible_draft, weights
 from foreword.bench.peers import llamacpp
 from foreword.bench.peers.convert import Source, note_vocabulary
-from foreword.bench.peers.engines import ASSISTED, ENGINES, NAMES
+from foreword.bench.peers.engines import ASSISTED, NAMES
 from foreword.bench.peers.openvino import check_readable
 from foreword.bench.run import Options, run
 from foreword.errors import ModelError
@@ -76,9 +76,8 @@ def test_openvino_refuses_types_that_it_does_not_read(file, tmp_path):
     check_readable(few)
 
 
-def test_report_compares_engines_on_the_file(file):
-    for module in ENGINES["llamacpp"].modules:
-        pytest.importorskip(module)
+def test_report_compares_engines_on_the_file(file, needs):
+    needs("llamacpp")
     options = Options(
         target=str(file),
         draft=str(file),

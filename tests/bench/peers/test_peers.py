@@ -1,6 +1,5 @@
 """Installed engines run our weights in every mode: the same scores, the same tokens."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,33 +13,17 @@ from foreword.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MO
 from foreword.bench.peers.registry import Pair
 from foreword.bench.prompts import load
 from foreword.bench.records import BenchRequest, Trial
-from foreword.bench.run import Options, rendered, spread
 from foreword.model import load_tokenizer
 
 TOKENS = 24
 TOKENIZER = load_tokenizer(starter.target())
 
 
-def needs(engine: str) -> None:
-    for module in ENGINES[engine].modules:
-        pytest.importorskip(module)
-
-
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request) -> str:
+def engine(request, needs) -> str:
     """The name of an installed engine."""
     needs(request.param)
     return request.param
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("peers")
-
-
-@pytest.fixture(autouse=True)
-def _kept_apart(monkeypatch, cache):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +43,6 @@ def pair(target) -> Pair:
         TOKENIZER,
     )
     return Pair(lambda: target, lambda: draft, print)
-
-
-@pytest.fixture(scope="module")
-def requests() -> list[BenchRequest]:
-    options = Options(max_tokens=TOKENS)
-    prompts = spread(load("in-domain"), 4)
-    return [
-        BenchRequest(p.id, rendered(p, TOKENIZER, 1024, options), 0.0, place, TOKENS)
-        for place, p in enumerate(prompts)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +81,7 @@ def test_sampled_text_follows_the_seed(engine, pair, requests):
     assert sampled(1).tokens == sampled(1).tokens != sampled(2).tokens
 
 
-def test_llamacpp_tokenizes_as_our_tokenizer_does(target):
+def test_llamacpp_tokenizes_as_our_tokenizer_does(target, needs):
     needs("llamacpp")
     import llama_cpp
 
@@ -128,7 +101,7 @@ def test_llamacpp_tokenizes_as_our_tokenizer_does(target):
         )
 
 
-def test_assisted_mode_needs_a_draft_model(target):
+def test_assisted_mode_needs_a_draft_model(target, needs):
     def none() -> Source:
         raise ValueError("no draft")
 
@@ -139,7 +112,7 @@ def test_assisted_mode_needs_a_draft_model(target):
         registry.make(f"{engine}.{LOOKUP}", Pair(lambda: target, none, print))
 
 
-def test_llamacpp_reads_a_repeated_prompt_again(pair, requests):
+def test_llamacpp_reads_a_repeated_prompt_again(pair, requests, needs):
     needs("llamacpp")
     entry = cast(llamacpp.LlamaCpp, registry.make("llamacpp.generate", pair))
     read, inner = [], entry._llama.eval
