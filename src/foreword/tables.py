@@ -37,6 +37,11 @@ def name_column(head: str, cell: Callable[[Row], str | Text]) -> Column[Row]:
     return Column(head, cell, justify="left", no_wrap=True)
 
 
+def figure_column(head: str, cell: Callable[[Row], str | Text]) -> Column[Row]:
+    """Return a column of figures, which are never broken."""
+    return Column(head, cell, no_wrap=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """Lines and spaces of a table."""

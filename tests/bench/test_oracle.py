@@ -38,12 +38,17 @@ def target() -> Model:
     return Model(LlamaForCausalLM(config))
 
 
+def request(temperature: float, *text: int, tokens: int = 20, seed: int = 3) -> Request:
+    """A request for the answer to PROMPT that has this text so far."""
+    params = SamplingParams(temperature=temperature, max_tokens=tokens)
+    return Request(1, [*PROMPT, *text], len(PROMPT), params, seed)
+
+
 def answer(
     target: Model, drafter, temperature: float, tokens: int = 32, seed: int = 3
 ) -> Request:
     engine = Engine(target, drafter, rule("match"), FixedBudget(8), Scheduler(slots=1))
-    params = SamplingParams(temperature=temperature, max_tokens=tokens)
-    sequence = Request(1, list(PROMPT), len(PROMPT), params, seed)
+    sequence = request(temperature, tokens=tokens, seed=seed)
     engine.add(sequence)
     while not engine.idle:
         engine.step()
@@ -101,31 +106,16 @@ def test_share_of_accepted_tokens_is_the_acceptance(target, acceptance):
 def test_draft_tokens_of_a_position_depend_on_it_alone():
     oracle, text = Oracle(VOCAB, 0.5), list(range(40, 60))
     oracle.record_answer(PROMPT, 0.0, 3, text)
-    start = Request(
-        1, list(PROMPT), len(PROMPT), SamplingParams(temperature=0, max_tokens=20), 3
-    )
-    later = Request(
-        1,
-        PROMPT + text[:5],
-        len(PROMPT),
-        SamplingParams(temperature=0, max_tokens=20),
-        3,
-    )
-    whole = draft_tokens(oracle, start, 20)
-    assert draft_tokens(oracle, later, 8) == whole[5:13]
-    right = [
-        draft_token == token for draft_token, token in zip(whole, text, strict=True)
-    ]
-    assert 0 < sum(right) < len(text)
+    whole = draft_tokens(oracle, request(0.0), 20)
+    assert draft_tokens(oracle, request(0.0, *text[:5]), 8) == whole[5:13]
+    right = sum(one == token for one, token in zip(whole, text, strict=True))
+    assert 0 < right < len(text)
 
 
 def test_unrecorded_answer_gets_no_draft_tokens():
     oracle = Oracle(VOCAB)
     oracle.record_answer(PROMPT, 0.0, 3, [1, 2, 3])
-    other = Request(
-        1, list(PROMPT), len(PROMPT), SamplingParams(temperature=1, max_tokens=20), 3
-    )
-    assert draft_tokens(oracle, other, 8) == []
+    assert draft_tokens(oracle, request(1.0), 8) == []
 
 
 @pytest.mark.parametrize("acceptance", [-0.1, 1.5])

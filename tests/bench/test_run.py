@@ -127,13 +127,12 @@ def test_ratios_are_intervals_around_baselines_of_one(written):
         assert row["first_token_seconds"] > 0
         assert row["decode_tokens_per_second"] > 0
         assert row["load_seconds"] > 0
-    assert all(
-        row["decode_speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain")
-    )
-    assert all(row["speedup_over_plain"] == [1, 1, 1] for row in rows(written, "plain"))
-    assert all(
-        row["speedup_over_generate"] == [1, 1, 1] for row in rows(written, hf.GENERATE)
-    )
+    for name, ratio in (
+        ("plain", "decode_speedup_over_plain"),
+        ("plain", "speedup_over_plain"),
+        (hf.GENERATE, "speedup_over_generate"),
+    ):
+        assert all(row[ratio] == [1, 1, 1] for row in rows(written, name))
 
 
 def test_drafts_raise_the_tokens_per_pass(written):

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from broken_servers import IgnoresSeed, broken
-from foreword.certify.page import page
-from foreword.certify.report import MEANINGS, Certificate, Check
+from foreword.certify.report import MEANINGS, Certificate, Check, page
 from foreword.registry import METHODS
 from serving import Running
 

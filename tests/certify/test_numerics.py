@@ -31,33 +31,20 @@ def parted(llm: LLM, bias: float) -> tuple[Case, object, object]:
     return case, plain, replace(plain, tokens=[other, *plain.tokens[1:]])
 
 
-def test_tie_is_rounding(plain: LLM) -> None:
+def test_tie_is_rounding_and_another_likely_token_a_fault(plain: LLM) -> None:
     _, gap = best_two(plain, encoded(plain, "The capital of France is"))
-    found = difference(plain, *parted(plain, gap))
-    assert found is not None
-    assert found.is_numerics
-    assert found.position == 0
-    assert found.as_json()["kind"] == "numerics"
+    tie, fault = (difference(plain, *parted(plain, bias)) for bias in (gap, -20.0))
+    assert (tie.is_numerics, tie.position) == (True, 0)
+    assert tie.as_json()["kind"] == "numerics"
+    assert not fault.is_numerics
+    assert fault.margin > 10
 
 
-def test_likely_token_in_place_of_the_likeliest_is_a_fault(plain: LLM) -> None:
-    found = difference(plain, *parted(plain, -20.0))
-    assert found is not None
-    assert not found.is_numerics
-    assert found.margin > 10
-
-
-def test_text_that_ends_early_is_a_fault(plain: LLM) -> None:
+def test_text_that_ends_early_is_a_fault_and_an_equal_one_is_none(plain: LLM) -> None:
     case, whole, _ = parted(plain, 0.0)
-    cut = replace(whole, tokens=whole.tokens[:2])
-    found = difference(plain, case, whole, cut)
-    assert found is not None
+    found = difference(plain, case, whole, replace(whole, tokens=whole.tokens[:2]))
     assert (found.drafted, found.is_numerics) == (None, False)
     assert found.as_json()["margin"] is None
-
-
-def test_equal_texts_have_no_difference(plain: LLM) -> None:
-    case, whole, _ = parted(plain, 0.0)
     assert difference(plain, case, whole, whole) is None
 
 

@@ -106,13 +106,14 @@ class Entry(Protocol):
         ...
 
 
-def costs_of(trials: dict[str, list[Trial]]) -> Costs:
-    """Return tokens and seconds per prompt, in the same order for every entry, so that
-    ratios are paired.
+def costs_of(trials: dict[str, list[Trial]], source: str | None = None) -> Costs:
+    """Return tokens and seconds per prompt, of one source or of all, in the same order
+    for every entry, so that ratios are paired.
     """
     sums = [
         (sum(len(t.tokens) for t in trials[p]), sum(t.seconds for t in trials[p]))
         for p in sorted(trials)
+        if source in (None, source_of(p))
     ]
     return np.array(sums, dtype=np.float64)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from foreword.bench.decoding import STEPS, Decoding
 from foreword.bench.report import Report, Row
-from foreword.tables import Column, Table, name_column
+from foreword.tables import Table, figure_column, name_column
 
 _Profile: TypeAlias = tuple[Row, Decoding]
 BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
@@ -39,10 +39,10 @@ def table(report: Report) -> Table[_Profile]:
         [(row, row.decoding) for row in report.rows if row.decoding is not None],
         (
             name_column("method", lambda one: one[0].name),
-            _column("T", lambda one: f"{one[0].temperature:g}"),
-            _column("round", lambda one: _ms(one[1].round_seconds)),
-            *(_column(part, _part(part)) for part in BY_STEP),
-            *(_column(f"{part}¹", _part(part)) for part in BY_MODEL),
+            figure_column("T", lambda one: f"{one[0].temperature:g}"),
+            figure_column("round", lambda one: _ms(one[1].round_seconds)),
+            *(figure_column(part, _part(part)) for part in BY_STEP),
+            *(figure_column(f"{part}¹", _part(part)) for part in BY_MODEL),
         ),
         title=f"{report.target}: time of a decoding round (ms, and share of the round)",
         caption="rounds that read a prompt are left out; "
@@ -50,13 +50,6 @@ def table(report: Report) -> Table[_Profile]:
         "¹ the same time split by forwards: of the target, of a draft model, and "
         "outside both",
     )
-
-
-def _column(
-    head: str,
-    cell: Callable[[_Profile], str],
-) -> Column[_Profile]:
-    return Column(head, cell, no_wrap=True)
 
 
 def _part(name: str) -> Callable[[_Profile], str]:

@@ -9,7 +9,7 @@ from foreword.api.llm import LLM
 from foreword.api.session import completed
 from foreword.certify.cases import Case
 from foreword.engine.speculator import Speculator
-from foreword.types import Completion, Delta, Request
+from foreword.types import Completion
 
 WHOLE, CHUNK = 512, 7
 """Tokens. Read of a prompt in one round: more than any of these prompts, and few enough
@@ -60,19 +60,12 @@ def run(
 def _finish(
     llm: LLM, cases: Sequence[Case], speculator: Speculator | None
 ) -> list[Completion]:
-    requests = [_request(llm, case) for case in cases]
+    requests = [
+        llm.session.prepare(list(case.prompt), case.params)[0] for case in cases
+    ]
     with llm.session.locked():
         for one in requests:
             llm.engine.add(one, speculator)
         while not llm.engine.idle:
             llm.engine.step()
-    return [completed(one, _deltas(one), llm.method) for one in requests]
-
-
-def _request(llm: LLM, case: Case) -> Request:
-    (request,) = llm.session.prepare(list(case.prompt), case.params)
-    return request
-
-
-def _deltas(request: Request) -> list[Delta]:
-    return list(request.unread)
+    return [completed(one, list(one.unread), llm.method) for one in requests]

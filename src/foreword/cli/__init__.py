@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli.benchmarks import bench
+from foreword.cli.bench import bench
 from foreword.cli.certify import certify
 from foreword.cli.chat import chat
 from foreword.cli.common import runtime

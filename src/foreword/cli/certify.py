@@ -129,7 +129,7 @@ def certify(
 
 
 def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
-    from foreword.certify.page import page, write_json
+    from foreword.certify.report import page, write_json
     from foreword.html_page import write
 
     if report is not None:

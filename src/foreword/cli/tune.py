@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, HEAD, MODEL
 from foreword.settings_file import BUNDLED, NAME, DraftingFile
-from foreword.tables import WIDE, Column, Table, figure, share
+from foreword.tables import WIDE, Column, Table, figure, figure_column, share
 
 if TYPE_CHECKING:
     from foreword.tune.arms import Arm, Chosen, Search
@@ -259,12 +259,12 @@ def _table(found: Chosen, title: str) -> Table[Prediction]:
     """Return the best predictions."""
     columns = (
         Column["Prediction"]("method", lambda one: one.arm.name, justify="left"),
-        _column("draft tokens", lambda one: str(one.arm.nodes or "–")),
-        _column("× plain", lambda one: f"{one.over_plain.mid:.2f}"),
-        _column("95 %", lambda one: one.over_plain.ends),
-        _column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
-        _column("accepted", lambda one: share(one.accepted)),
-        _column("drafting", lambda one: share(one.drafting)),
+        figure_column("draft tokens", lambda one: str(one.arm.nodes or "–")),
+        figure_column("× plain", lambda one: f"{one.over_plain.mid:.2f}"),
+        figure_column("95 %", lambda one: one.over_plain.ends),
+        figure_column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+        figure_column("accepted", lambda one: share(one.accepted)),
+        figure_column("drafting", lambda one: share(one.drafting)),
     )
     return Table(found.predictions[:SHOWN], columns, title=title, look=WIDE)
 
@@ -273,11 +273,11 @@ def _timed(found: Chosen) -> Table[Confirmation]:
     """Return the choices that were timed, beside what was predicted."""
     columns = (
         Column["Confirmation"]("method", lambda one: one.arm.name, justify="left"),
-        _column("draft tokens", _nodes),
-        _column("× plain", lambda one: f"{one.measured.mid:.2f}"),
-        _column("95 %", lambda one: one.measured.ends),
-        _column("predicted", lambda one: figure(one.predicted, missing="–")),
-        _column(
+        figure_column("draft tokens", _nodes),
+        figure_column("× plain", lambda one: f"{one.measured.mid:.2f}"),
+        figure_column("95 %", lambda one: one.measured.ends),
+        figure_column("predicted", lambda one: figure(one.predicted, missing="–")),
+        figure_column(
             "off by", lambda one: "–" if one.error is None else f"{one.error:+.0%}"
         ),
     )
@@ -292,7 +292,3 @@ def _timed(found: Chosen) -> Table[Confirmation]:
 
 def _nodes(one: Confirmation) -> str:
     return "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–")
-
-
-def _column(head: str, cell: Callable[[Any], str]) -> Column[Any]:
-    return Column(head, cell, no_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as encode
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,7 @@ from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, PLAIN
-from foreword.tables import BARE, WIDE, Column, Table
+from foreword.tables import BARE, WIDE, Column, Table, figure_column
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -128,20 +127,17 @@ def _table(found: WhatIf, recording: Recording) -> Table[Outcome]:
     has_rules = any(one.rule != DEFAULT_RULE for one in found.outcomes)
     rules = [Column["Outcome"]("rule", _rule, justify="left")] if has_rules else []
 
-    def figures(head: str, cell: Callable[[Outcome], str]) -> Column[Outcome]:
-        return Column(head, cell, no_wrap=True)
-
     return Table(
         found.outcomes,
         (
             Column["Outcome"]("method", _method, justify="left"),
             *rules,
-            figures("draft tokens", lambda one: str(one.nodes or "–")),
-            figures("passes", lambda one: str(one.passes)),
-            figures("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
-            figures("accepted", _accepted),
-            figures("ms", lambda one: f"{1000 * one.seconds:.0f}"),
-            figures("× plain", lambda one: f"{one.over_plain:.2f}"),
+            figure_column("draft tokens", lambda one: str(one.nodes or "–")),
+            figure_column("passes", lambda one: str(one.passes)),
+            figure_column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+            figure_column("accepted", _accepted),
+            figure_column("ms", lambda one: f"{1000 * one.seconds:.0f}"),
+            figure_column("× plain", lambda one: f"{one.over_plain:.2f}"),
         ),
         title=f"this answer of {found.outcomes[0].tokens} tokens, with …",
         caption="seconds are predicted; ¹ the target read the text again\n"

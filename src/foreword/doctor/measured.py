@@ -52,14 +52,14 @@ class MeasuredPair:
             self.note(f"{count} prompts at temperature {heat}")
             answers = self._answers(self.prompts, heat, BUDGETS)
             self.answers += answers.tokens
-            self.figures[heat] = self._figures(answers)
+            self.figures[heat] = figures(answers, self.session.target.cost)
 
     def again(self, prompts: Prompts | None = None) -> Figures:
         """Return the acceptance at temperature 0 after a change, or on other prompts;
         plain decoding is not timed again.
         """
-        asked = prompts or self.prompts
-        return self._figures(self._answers(asked, "0", BUDGETS[1:]))
+        answers = self._answers(prompts or self.prompts, "0", BUDGETS[1:])
+        return figures(answers, self.session.target.cost)
 
     def _answers(
         self, prompts: Prompts, heat: str, budgets: tuple[int, ...]
@@ -68,6 +68,3 @@ class MeasuredPair:
             temperature=float(heat), seed=0, max_tokens=self.tokens, ignore_eos=True
         )
         return measure(self.session, prompts, params, budgets=budgets)
-
-    def _figures(self, answers: Answers) -> Figures:
-        return figures(answers, self.session.target.cost)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 import numpy as np
 
@@ -36,10 +37,6 @@ class Reading:
     request: int
     left: int
     """Prompt tokens to read."""
-
-
-def _left(reading: Reading) -> int:
-    return reading.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ class Replica:
         total = len(last)
         for one in last:
             one.left = 0
-        for one in self._share.in_turn(prompts, _left):
+        for one in self._share.in_turn(prompts, attrgetter("left")):
             read = min(one.left, left)
             left -= read
             one.left -= read

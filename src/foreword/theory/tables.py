@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from foreword.tables import RULED, Column, Table, name_column
+from foreword.tables import RULED, Column, Table, figure_column, name_column
 from foreword.theory.formulas import expected_tokens, operations, speed_up
 from foreword.theory.outlook import Outlook
 
@@ -38,7 +38,7 @@ def outlook_table(outlook: Outlook) -> Table[int]:
     return Table(
         range(1, ROWS + 1),
         (
-            _whole("γ", str),
+            figure_column("γ", str),
             _figure("tokens a pass", tokens),
             _times("operations", lambda gamma: operations(alpha, gamma)),
             _times("speed-up", speeds.__getitem__),
@@ -54,14 +54,14 @@ def pair_table(heat: HeatReport) -> Table[Point]:
     return Table(
         heat.points,
         (
-            _whole("γ", lambda one: str(one.gamma)),
+            figure_column("γ", lambda one: str(one.gamma)),
             _figure("eq. 1", lambda one: one.formula),
-            _whole("tokens", lambda one: one.tokens.text),
-            _whole("error", lambda one: _percent(one.error)),
+            figure_column("tokens", lambda one: one.tokens.text),
+            figure_column("error", lambda one: _percent(one.error)),
             _times("thm 3.8", lambda one: one.theorem),
             _times("scoring", lambda one: one.with_scoring),
             _times("both", lambda one: one.with_tokens),
-            _whole("clock", _clock),
+            figure_column("clock", _clock),
             name_column("", lambda one: bar(one.with_tokens)),
         ),
         title=f"temperature {heat.temperature:g}",
@@ -123,13 +123,9 @@ def _percent(one: Interval) -> str:
     return f"{one.mid:+.0%} ({one.low:+.0%} to {one.high:+.0%})"
 
 
-def _whole(head: str, cell: Callable[[Any], str]) -> Column[Any]:
-    return Column(head, cell, no_wrap=True)
-
-
 def _figure(head: str, value: Callable[[Any], float]) -> Column[Any]:
-    return _whole(head, lambda row: f"{value(row):.2f}")
+    return figure_column(head, lambda row: f"{value(row):.2f}")
 
 
 def _times(head: str, value: Callable[[Any], float]) -> Column[Any]:
-    return _whole(head, lambda row: f"{value(row):.2f}×")
+    return figure_column(head, lambda row: f"{value(row):.2f}×")

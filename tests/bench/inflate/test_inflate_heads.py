@@ -116,13 +116,10 @@ def test_head_of_other_sizes_is_refused(tmp_path):
     for name in ("model.safetensors", "config.json"):
         (tmp_path / name).write_bytes((found / name).read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(
-        json.dumps(config | {"intermediate_size": 999})
-    )
-    with pytest.raises(ModelError, match="intermediate_size are not the target's"):
-        inflate_head(tmp_path, sizes, WIDE)
-    (tmp_path / "config.json").write_text(
-        json.dumps({"transformer_layer_config": config})
-    )
-    with pytest.raises(ModelError, match="must name hidden_size"):
-        inflate_head(tmp_path, sizes, WIDE)
+    for wrong, words in (
+        (config | {"intermediate_size": 999}, "intermediate_size are not the target's"),
+        ({"transformer_layer_config": config}, "must name hidden_size"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ModelError, match=words):
+            inflate_head(tmp_path, sizes, WIDE)

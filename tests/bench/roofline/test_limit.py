@@ -19,10 +19,10 @@ from foreword.bench.roofline.limit import (
     LimitOptions,
     limit,
     limits,
+    table,
 )
 from foreword.bench.roofline.passes import Pass
 from foreword.bench.roofline.roof import Roof
-from foreword.bench.roofline.table import table
 from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -87,15 +87,8 @@ def test_bytes_are_those_of_weights_and_keys(found):
     config = weights.config
     # its embedding is its LM head too
     assert found.roof.weights == 4 * weights.num_parameters()
-    assert (
-        found.keys
-        == 30
-        * 2
-        * 4
-        * config.num_hidden_layers
-        * config.num_key_value_heads
-        * config.head_dim
-    )
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    assert found.keys == 30 * 2 * 4 * layers * heads * config.head_dim
     assert found.bytes == found.roof.weights + found.keys
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from foreword.bench.inflate.model import Shape, query_slots
+from foreword.bench.inflate.model import Shape, query_slots, rows_of
 from foreword.draft.heads.eagle_checkpoint import states_of
 from foreword.errors import ModelError
 from foreword.model.loading.checkpoint import Checkpoint
@@ -150,15 +150,8 @@ def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
     if kind == QUERIES:
         return _Axis(
             torch.arange(size),
-            _rows(slots, small.head_dim),
+            rows_of(slots, small.head_dim),
             large.heads * large.head_dim,
         )
-    kept = _rows(copies, small.head_dim)
+    kept = rows_of(copies, small.head_dim)
     return _Axis(kept, torch.arange(len(kept)), large.kv_heads * large.head_dim)
-
-
-def _rows(heads: Tensor, dim: int) -> Tensor:
-    """Return the indices of these heads' entries in a projection, in the order of the
-    heads.
-    """
-    return (heads[:, None] * dim + torch.arange(dim)).flatten()

@@ -4,6 +4,7 @@ one, to measure speed with.
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import cast
@@ -172,35 +173,33 @@ def _check(config: LlamaConfig, small: Shape, large: Shape) -> None:
             "cannot inflate a Llama with biases: use a checkpoint without "
             "attention_bias and mlp_bias"
         )
+    reason = next(_misfits(small, large), None)
+    if reason is not None:
+        raise ModelError(f"cannot inflate to {large.name}: {reason}")
+
+
+def _misfits(small: Shape, large: Shape) -> Iterator[str]:
+    """Yield why a model of one shape does not fit into another."""
     if small.head_dim != large.head_dim:
-        raise ModelError(
-            f"cannot inflate to {large.name}: head_dim must stay {small.head_dim}, got "
-            f"{large.head_dim}. "
-            "Change the heads instead"
+        yield (
+            f"head_dim must stay {small.head_dim}, got {large.head_dim}. Change the "
+            "heads instead"
         )
     if large.heads % large.kv_heads:
-        raise ModelError(
-            f"cannot inflate to {large.name}: heads ({large.heads}) must be a multiple "
-            f"of kv_heads ({large.kv_heads})"
+        yield (
+            f"heads ({large.heads}) must be a multiple of kv_heads ({large.kv_heads})"
         )
     if large.hidden % large.heads:
-        raise ModelError(
-            f"cannot inflate to {large.name}: hidden ({large.hidden}) must be a "
-            f"multiple of heads ({large.heads})"
-        )
+        yield f"hidden ({large.hidden}) must be a multiple of heads ({large.heads})"
     for size in ("hidden", "layers", "intermediate"):
-        if getattr(large, size) < getattr(small, size):
-            raise ModelError(
-                f"cannot inflate to {large.name}: {size} must be at least "
-                f"{getattr(small, size)}, "
-                f"got {getattr(large, size)}"
-            )
+        least, new = getattr(small, size), getattr(large, size)
+        if new < least:
+            yield f"{size} must be at least {least}, got {new}"
     needed = len(query_slots(small, large)[1])
     if large.kv_heads < needed:
-        raise ModelError(
-            f"cannot inflate to {large.name}: kv_heads must be at least {needed} with "
-            "this many heads, "
-            f"got {large.kv_heads}"
+        yield (
+            f"kv_heads must be at least {needed} with this many heads, got "
+            f"{large.kv_heads}"
         )
 
 
@@ -252,8 +251,8 @@ def _fill_attention(
     new: LlamaAttention, old: LlamaAttention, small: Shape, large: Shape
 ) -> None:
     slots, sources = query_slots(small, large)
-    query = _rows(slots, small.head_dim).to(old.q_proj.weight.device)
-    source = _rows(sources, small.head_dim).to(query.device)
+    query = rows_of(slots, small.head_dim).to(old.q_proj.weight.device)
+    source = rows_of(sources, small.head_dim).to(query.device)
     new.q_proj.weight[query, : small.hidden] = old.q_proj.weight
     new.k_proj.weight[: len(source), : small.hidden] = old.k_proj.weight[source]
     new.v_proj.weight[: len(source), : small.hidden] = old.v_proj.weight[source]
@@ -283,7 +282,7 @@ def _scale(new: LlamaRMSNorm, old: LlamaRMSNorm) -> None:
     new.weight[:channels] = (old.weight.float() * factor).to(new.weight.dtype)
 
 
-def _rows(heads: Int[Tensor, "head"], head_dim: int) -> Int[Tensor, "row"]:
+def rows_of(heads: Int[Tensor, "head"], head_dim: int) -> Int[Tensor, "row"]:
     """Return the indices of these heads' rows in a projection, in the order of the
     heads.
     """

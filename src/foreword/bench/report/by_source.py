@@ -47,13 +47,12 @@ def by_source(results: Results) -> tuple[BySource, ...]:
         if len(sources) < 2 or not ours:
             continue
         for source in sources:
-            here = [prompt for prompt in plain if source_of(prompt) == source]
-            base = costs_of({prompt: plain[prompt] for prompt in here})
+            base = costs_of(plain, source)
             speedups = {
-                name: speedup(costs_of({prompt: own[prompt] for prompt in here}), base)
-                for name, own in ours.items()
+                name: speedup(costs_of(trials, source), base)
+                for name, trials in ours.items()
             }
-            found.append(BySource(source, temperature, len(here), speedups))
+            found.append(BySource(source, temperature, len(base), speedups))
     return tuple(found)
 
 

@@ -60,12 +60,7 @@ def _regret(
     ratio = speedup(costs_of(mine), costs_of(others[best]))
     by_source = {}
     for source in dict.fromkeys(source_of(prompt) for prompt in mine):
-        here = [prompt for prompt in mine if source_of(prompt) == source]
-        own = speed(costs_of({prompt: mine[prompt] for prompt in here}))
-        fastest = max(
-            speed(costs_of({prompt: trials[prompt] for prompt in here}))
-            for trials in others.values()
-        )
-        by_source[source] = 1 - own / fastest
+        fastest = max(speed(costs_of(one, source)) for one in others.values())
+        by_source[source] = 1 - speed(costs_of(mine, source)) / fastest
     share = (1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
     return Regret(name, temperature, best, share, by_source)

@@ -1,20 +1,118 @@
-"""The measurements of `foreword bench`, one command each."""
+"""`foreword bench`: options and output of the benchmarks in foreword.bench, a command
+for each measurement.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from foreword.cli.benchmarks.bundles import Answers, Methods, Models, Results, request
 from foreword.cli.common import bench_options as ours
-from foreword.cli.common import early, options, runtime
+from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
+from foreword.cli.common.early import STDOUT
 from foreword.cli.common.options import examples
 from foreword.cli.common.progress import LineProgress
 from foreword.errors import InvalidRequest
 from foreword.files import check_writable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from foreword.bench.run import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The models that are measured."""
+
+    model: options.ModelName = None
+    draft: options.DraftName = None
+    inflate: ours.Inflate = None
+    weights: options.WeightsName = None
+    dtype: options.DtypeName = "auto"
+    trust_remote_code: options.TrustRemoteCode = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The prompts, and the answers to them."""
+
+    quick: ours.Quick = False
+    prompts: ours.Kind = "in-domain"
+    limit_prompts: ours.Few = None
+    temperature: ours.Temperatures = None
+    max_tokens: ours.Length = None
+    repeats: ours.Repeats = 1
+    seed: ours.Seed = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Methods:
+    """The methods that are compared."""
+
+    method: ours.Rows = None
+    budget: ours.Budget = None
+    source: ours.Sources = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Where the results go."""
+
+    json: ours.Json = None
+    quiet: options.Quiet = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether JSON has stdout, so that nothing else may be drawn."""
+        return self.json == STDOUT
+
+    def write(self, figures: object, table: RenderableType) -> None:
+        """Write the figures to the file, and the table to stdout unless the figures are
+        there.
+        """
+        if not render.written(figures, self.json):
+            render.stdout().print(table)
+
+
+def request(*bundles: Models | Answers | Methods, **more: Any) -> Options:
+    """Return a benchmark's options; what was not given keeps its default."""
+    from foreword.bench.run import Options
+
+    values = {
+        field.name: getattr(bundle, field.name)
+        for bundle in bundles
+        for field in fields(bundle)
+    }
+    values |= more
+    for name, field_name in RENAMED.items():
+        if name in values:
+            values[field_name] = values.pop(name)
+    given: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
+    return Options(
+        **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+RENAMED = {
+    "model": "target",
+    "temperature": "temperatures",
+    "method": "methods",
+    "source": "sources",
+}
+"""Options of the command line that stand for one of several, or for the target."""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(value) or None
+    return str(value) if isinstance(value, Path) else value
+
 
 DEFAULT = "text"
 """The measurement of `foreword bench` alone."""
@@ -232,8 +330,13 @@ def limit(
     its multiply-adds at the measured peak of the instructions for this form of weights.
     The JSON is one object for one model and context, and a list for several.
     """
-    from foreword.bench.roofline.limit import DEFAULT, FAMILY, LimitOptions, limits
-    from foreword.bench.roofline.table import table
+    from foreword.bench.roofline.limit import (
+        DEFAULT,
+        FAMILY,
+        LimitOptions,
+        limits,
+        table,
+    )
 
     if plot is not None:
         early.extra("bench", "matplotlib")
