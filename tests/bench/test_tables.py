@@ -37,7 +37,7 @@ def test_rows_stand_under_their_heads(printed):
 def test_groups_are_parted(printed):
     table = Table(LINES, COLUMNS, section=lambda line: line.group)
     lines = printed(table).splitlines()
-    assert [bool(line.strip()) for line in lines[-4:]] == [True, True, False, True]
+    assert [bool(line.strip()) for line in lines[-5:-1]] == [True, True, False, True]
 
 
 def test_emphasis_styles_one_row(printed):

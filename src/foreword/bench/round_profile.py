@@ -12,7 +12,8 @@ from foreword.bench.report import Report, Row
 from foreword.tables import Table, figure_column, name_column
 
 _Profile: TypeAlias = tuple[Row, Decoding]
-BY_STEP, BY_MODEL = (*STEPS, "between"), ("target", "draft", "outside")
+BY_STEP = (*STEPS, "between")
+BY_MODEL = ("target", "draft", "outside")
 
 
 def parts(decoding: Decoding) -> dict[str, float]:

@@ -111,7 +111,9 @@ def _fits(test: Distribution, sampled: Sampled) -> tuple[Fit, Fit | None]:
     """Return the test of the samples, and of as many new ones if it fails."""
 
     def draw(turn: int) -> Fit:
-        drawn = Sampled(sampled.drafting, sampled.rule) if turn else sampled
+        drawn = sampled
+        if turn:
+            drawn = Sampled(sampled.drafting, sampled.rule)
         while drawn.samples < sampled.samples:
             test.sample(drawn, SECOND)
         return test.fit(drawn)

@@ -68,8 +68,16 @@ def temperature(pair: MeasuredPair) -> list[Finding]:
         "Lower the temperature where answers allow it, or train the drafter on answers "
         "sampled at temperature 1 (foreword data regenerate)"
     )
-    cost = could / hot.best
-    return [Finding("note", "temperature", evidence, remedy, cost, could)]
+    return [
+        Finding(
+            "note",
+            "temperature",
+            evidence,
+            remedy,
+            cost=could / hot.best,
+            speed=could,
+        )
+    ]
 
 
 def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:

@@ -32,12 +32,13 @@ def drafter(pair: MeasuredPair) -> list[Finding]:
 def fixed(pair: MeasuredPair) -> list[Finding]:
     """Predict the speed without the time that a draft takes however short it is."""
     now = pair.greedy
+    start = now.cost.start
     could = now.at_cost(start=0.0).best
     if could < MATTERS * now.best:
         return []
     evidence = (
-        f"a draft takes {1000 * now.cost.start * now.step:.2f} ms however short it is, "
-        f"{now.cost.start:.0%} of a forward of the target, which takes only "
+        f"a draft takes {1000 * start * now.step:.2f} ms however short it is, "
+        f"{start:.0%} of a forward of the target, which takes only "
         f"{1000 * now.step:.2f} ms; {would_be(could, 'it took none')}"
     )
     remedy = "A larger target gains more from the same drafter"

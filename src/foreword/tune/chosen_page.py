@@ -132,7 +132,8 @@ def _timed(chosen: Chosen) -> str:
         predicted = figure(one.predicted, missing="–")
         error = "–" if one.error is None else f"{one.error:+.0%}"
         cells = (predicted, f"{one.measured.mid:.2f}", one.measured.ends, error)
-        rows.append(_row(one.arm, cells, is_best=one.arm == chosen.best))
+        is_best = one.arm == chosen.best
+        rows.append(_row(one.arm, cells, is_best=is_best))
     return table(("method", "predicted", "measured", "95 %", "off by"), rows)
 
 
@@ -140,7 +141,11 @@ def _limits(chosen: Chosen) -> str:
     rows = []
     for one in best_of_each(chosen):
         limits = one.limits
-        speeds = (limits.free_drafting, limits.free_rows, limits.all_accepted)
+        speeds = (
+            limits.free_drafting,
+            limits.free_rows,
+            limits.all_accepted,
+        )
         cells = map(figure, (one.over_plain.mid, *speeds))
         is_best = one.arm.name == chosen.best.name
         rows.append(_row(one.arm, cells, is_best=is_best))
@@ -158,7 +163,8 @@ def _predictions(chosen: Chosen) -> str:
             f"{one.accepted:.0%}",
             f"{one.drafting:.0%}",
         )
-        rows.append(_row(one.arm, cells, is_best=one.arm == chosen.best))
+        is_best = one.arm == chosen.best
+        rows.append(_row(one.arm, cells, is_best=is_best))
     heads = ("method", "× plain", "95 %", "tokens a pass", "accepted", "drafting")
     return table(heads, rows)
 

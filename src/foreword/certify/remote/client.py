@@ -58,7 +58,8 @@ class Server:
         if model is not None:
             return server
         try:
-            listed = server.json(f"{base}/models")["data"][0]["id"]
+            models = server.json(f"{base}/models")
+            listed = models["data"][0]["id"]
         except (Unsupported, Broken, LookupError, TypeError) as error:
             raise InvalidRequest(
                 f"cannot find the model of {base}: {words(error)}. Give '--model'"
@@ -71,7 +72,8 @@ class Server:
         Raises Unsupported if it is refused, Broken if the server fails, ModelError if
         it is gone.
         """
-        return self.json(self.base + path, {"model": self.model, **body})
+        named = {"model": self.model, **body}
+        return self.json(self.base + path, named)
 
     def at_once(self, requests: Sequence[tuple[str, Body]]) -> list[Any]:
         """Return the answers to requests that are sent at the same time."""
@@ -121,7 +123,9 @@ def _refusal(error: HTTPError, url: str) -> Exception:
     what = f"{url} answers with status {error.code}: {said}"
     if error.code in (401, 403):
         return InvalidRequest(f"cannot use {what}. Give '--key'")
-    return Unsupported(what) if error.code in REFUSED else Broken(what)
+    if error.code in REFUSED:
+        return Unsupported(what)
+    return Broken(what)
 
 
 def _is_local(url: str) -> bool:

@@ -173,8 +173,16 @@ def low_acceptance(counts: MethodCounts) -> list[Finding]:
         "be reached"
     )
     level = "bad" if bad else "note"
-    cost = counts.gain(could)
-    return [Finding(level, "low acceptance", evidence, TRAIN, cost, could)]
+    return [
+        Finding(
+            level,
+            "low acceptance",
+            evidence,
+            TRAIN,
+            cost=counts.gain(could),
+            speed=could,
+        )
+    ]
 
 
 def length(counts: MethodCounts) -> list[Finding]:

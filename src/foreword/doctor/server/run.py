@@ -88,8 +88,15 @@ def memory(metrics: ServerMetrics) -> list[Finding]:
     prefill = metrics.total("vllm:request_prefill_time_seconds_sum")
     whole = metrics.total("vllm:request_inference_time_seconds_sum")
     share = prefill / whole if 0 < prefill < whole else 0.0
-    cost = 1 + (cost - 1) * share
-    return [Finding("note", "memory full", evidence, remedy, cost)]
+    return [
+        Finding(
+            "note",
+            "memory full",
+            evidence,
+            remedy,
+            cost=1 + (cost - 1) * share,
+        )
+    ]
 
 
 def crowd(metrics: ServerMetrics) -> list[Finding]:
