@@ -37,7 +37,7 @@ def name_column(head: str, cell: Callable[[Row], str | Text]) -> Column[Row]:
     return Column(head, cell, justify="left", no_wrap=True)
 
 
-def figure_column(head: str, cell: Callable[[Row], str | Text]) -> Column[Row]:
+def figure_column(head: str, cell: Callable[[Any], str | Text]) -> Column[Any]:
     """Return a column of figures, which are never broken."""
     return Column(head, cell, no_wrap=True)
 
