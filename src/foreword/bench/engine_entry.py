@@ -27,10 +27,10 @@ or without probabilities.
 
 
 def watched(budget: DraftBudget, predictions: Predictions | None = None) -> DraftBudget:
-    """Return the budget, which from now on notes its predictions (`predictions_of`), as
-    do those that it makes for other methods.
+    """Return the budget, which notes its predictions from now on (`predictions_of`), as
+    do the budgets that it makes for other methods.
 
-    One that decides after every draft token (`chains`) cannot be watched.
+    A budget that decides after every draft token (`chains`) notes nothing.
     """
     if budget.chains:
         return budget
