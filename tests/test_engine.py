@@ -547,8 +547,6 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 0
     beyond = requests(processors=(fussy,), max_tokens=60)[:1]
-    with pytest.raises(
-        (RuntimeError, InvalidRequest), match=r"not the text|every token is forbidden"
-    ):
+    with pytest.raises((RuntimeError, InvalidRequest), match=r"the text|is forbidden"):
         finish(engine(target(DTYPE), proposer, 4, rule=rule), beyond)
     assert len(truth()[0].tokens) == 40

@@ -93,9 +93,7 @@ def test_check_writable_changes_nothing(places, guarded, name):
 
 @pytest.mark.parametrize("name", ["folder", "none/new", "file/new", "closed/new"])
 def test_a_file_that_cannot_be_written_is_refused(places, guarded, name):
-    with pytest.raises(
-        InvalidRequest, match=f"cannot write .*{name}: choose a path in an existing"
-    ):
+    with pytest.raises(InvalidRequest, match=f"{name}: choose a path in an existing"):
         check_writable(places / name)
 
 
@@ -110,10 +108,7 @@ def test_a_folder_that_can_be_made_is_not_made(places, guarded, name):
     "name", ["file", "file/new", "file/none/new", "closed/new", "closed/none/new"]
 )
 def test_a_folder_that_cannot_be_made_is_refused(places, guarded, name):
-    with pytest.raises(
-        InvalidRequest,
-        match=rf"cannot create .*{name} in .*/(file|closed): choose a path",
-    ):
+    with pytest.raises(InvalidRequest, match=f"{name} in .*/(file|closed): choose"):
         check_creatable(places / name)
 
 
@@ -163,9 +158,7 @@ def test_full_disk_keeps_the_old_file(tmp_path, little_room, write):
         with atomic_folder(tmp_path / "book") as begun:
             write(begun / "page")
 
-    with pytest.raises(
-        DiskError, match=r"cannot write .*/book: the disk is full.*Free some space"
-    ):
+    with pytest.raises(DiskError, match=r"/book: the disk is full.*Free some space"):
         fill()
     assert list(tmp_path.iterdir()) == []
     checkpoint.save(tmp_path, 1, lambda folder: (folder / "page").write_text("early"))
@@ -176,10 +169,7 @@ def test_full_disk_keeps_the_old_file(tmp_path, little_room, write):
 
 def test_full_disk_stops_saving_the_acceptance_model(tmp_path, little_room):
     odds = LogisticModel((0.0,), (1.0,), (0.0, 0.0))
-    with pytest.raises(
-        DiskError,
-        match=r"cannot write .*acceptance\.json: the disk is full.*Free some space",
-    ):
+    with pytest.raises(DiskError, match=r"acceptance\.json: the disk is full.*Free"):
         save(AcceptanceModel(odds, odds, {"target": "x" * 2**17}), tmp_path / "odds")
     assert list((tmp_path / "odds").iterdir()) == [], (
         "half a file would refuse the next try"

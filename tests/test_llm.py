@@ -87,9 +87,7 @@ def test_a_conversation_is_answered_in_the_models_template():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("content", [1, None, {"text": "Hi"}])
 def test_content_must_be_a_string(content):
-    with pytest.raises(
-        InvalidRequest, match="cannot render message 2: content must be a string, not"
-    ):
+    with pytest.raises(InvalidRequest, match="message 2: content must be a string"):
         llm().render(
             [{"role": "user", "content": "Hi"}, {"role": "user", "content": content}]
         )
@@ -105,13 +103,7 @@ NAMING = (
 def test_role_that_the_template_leaves_out_is_refused(monkeypatch):
     monkeypatch.setattr(llm().tokenizer, "chat_template", NAMING)
     assert llm().render([{"role": "tool", "content": "Hi"}])
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"leaves out messages of the role 'wizard'; it knows assistant, .*tool, "
-            r"user"
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match="role 'wizard'; it knows assistant"):
         llm().render(
             [{"role": "user", "content": "Hi"}, {"role": "wizard", "content": "Hi"}]
         )
@@ -141,10 +133,7 @@ def test_what_the_template_cannot_take_is_refused_with_its_reason(monkeypatch):
         "chat_template",
         "{{ raise_exception('roles must alternate') }}",
     )
-    with pytest.raises(
-        InvalidRequest,
-        match=r"the chat template of .* refuses these messages: roles must alternate",
-    ):
+    with pytest.raises(InvalidRequest, match=r"refuses .*: roles must alternate"):
         llm().chat([{"role": "user", "content": "Hi"}], GREEDY)
 
 
@@ -293,11 +282,7 @@ def silent(tokens, scores):
         (Breaks(0), RuntimeError, "this processor is broken"),
         (Breaks(12), RuntimeError, "this processor is broken"),
         (nothing, InvalidRequest, "every token is forbidden"),
-        (
-            silent,
-            InvalidRequest,
-            "cannot use the logits processor silent: it returned NoneType",
-        ),
+        (silent, InvalidRequest, "processor silent: it returned NoneType"),
     ],
 )
 def test_a_request_that_fails_ends_no_other(method, first, processor, error, said):
@@ -384,8 +369,7 @@ def test_numbers_of_numpy_are_token_ids_in_a_list():
 )
 def test_what_are_no_parameters_are_refused(params):
     with pytest.raises(
-        InvalidRequest,
-        match="params must be SamplingParams, or a list with one for each prompt",
+        InvalidRequest, match="params must be SamplingParams, or a list"
     ):
         llm().generate([PROMPT], params)
     with pytest.raises(InvalidRequest, match="params must be SamplingParams"):
@@ -393,9 +377,7 @@ def test_what_are_no_parameters_are_refused(params):
 
 
 def test_as_many_parameters_as_prompts():
-    with pytest.raises(
-        InvalidRequest, match="2 prompts need one set of parameters or 2, got 1"
-    ):
+    with pytest.raises(InvalidRequest, match="one set of parameters or 2, got 1"):
         llm().generate([PROMPT, PROMPT], [GREEDY])
 
 
@@ -435,31 +417,15 @@ def test_the_whole_context_can_be_used():
     [
         ({"method": "ngrams"}, UnknownMethod, "Did you mean 'ngram'"),
         ({"rule": "macth"}, UnknownMethod, "Did you mean 'match'"),
-        (
-            {"nodes": 65},
-            InvalidRequest,
-            r"nodes must be None or a whole number in \[0, 64\], got 65",
-        ),
-        (
-            {"nodes": -1},
-            InvalidRequest,
-            r"nodes must be None or a whole number in \[0, 64\], got -1",
-        ),
+        ({"nodes": 65}, InvalidRequest, r"a whole number in \[0, 64\], got 65"),
+        ({"nodes": -1}, InvalidRequest, r"a whole number in \[0, 64\], got -1"),
         ({"budget": "svpi", "nodes": None}, UnknownMethod, "Did you mean 'svip'"),
         ({"budget": "svip", "nodes": 4}, InvalidRequest, "Give one"),
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
-        (
-            {"method": "ngram", "draft": starter.draft()},
-            InvalidRequest,
-            "Leave draft=None",
-        ),
-        (
-            {"target": starter.target(), "method": "lm"},
-            InvalidRequest,
-            "needs a draft model",
-        ),
+        ({"method": "ngram", "draft": starter.draft()}, InvalidRequest, "draft=None"),
+        ({"target": starter.target(), "method": "lm"}, InvalidRequest, "a draft model"),
         ({"target": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
         ({"draft": "no/such-folder/at-all"}, ModelError, "no/such-folder/at-all"),
     ],
@@ -503,9 +469,7 @@ def test_models_of_different_tokenizers_are_refused(tmp_path: Path):
             (tmp_path / file.name).symlink_to(file)
     raw = RawTokenizer(models.WordLevel(vocabulary, unk_token=first))
     PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path)
-    with pytest.raises(
-        VocabularyMismatch, match=r"2 tokens differ.*one that needs no model"
-    ):
+    with pytest.raises(VocabularyMismatch, match=r"2 tokens differ.*needs no model"):
         LLM(draft=tmp_path, method="lm", nodes=2)
 
 
@@ -629,11 +593,7 @@ def both_params() -> SamplingParams:
         (SamplingParams(rule="macth"), UnknownMethod, "Did you mean 'match'"),
         (SamplingParams(budget="svpi"), UnknownMethod, "Did you mean 'svip'"),
         (SamplingParams(budget="svip", nodes=4), InvalidRequest, "Give one"),
-        (
-            SamplingParams(method="retrieval"),
-            InvalidRequest,
-            "method 'retrieval': it needs",
-        ),
+        (SamplingParams(method="retrieval"), InvalidRequest, "'retrieval': it needs"),
     ],
 )
 def test_a_wrong_choice_is_refused_before_any_work(params, error, said):

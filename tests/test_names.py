@@ -16,9 +16,7 @@ DTYPE = "bfloat16"
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", [3, "", True, [], {}, b"lm"])
 def test_method_that_is_no_name_is_refused(wrong):
-    with pytest.raises(
-        (InvalidRequest, UnknownMethod), match=r"cannot use method .*ngram"
-    ):
+    with pytest.raises((InvalidRequest, UnknownMethod), match=r"use method .*ngram"):
         method(wrong)
 
 

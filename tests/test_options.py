@@ -33,15 +33,11 @@ def test_a_call_of_generate_and_a_request_have_the_drafting_settings():
         (dict(method="cascade(lm, lmm)"), UnknownMethod, "'lmm'"),
         (dict(rule="machen"), UnknownMethod, "Did you mean 'match'"),
         (dict(budget="svipp"), UnknownMethod, "Did you mean 'svip'"),
-        (
-            dict(nodes=65),
-            InvalidRequest,
-            r"nodes must be None or a whole number in \[0, 64\]",
-        ),
+        (dict(nodes=65), InvalidRequest, r"None or a whole number in \[0, 64\]"),
         (
             dict(nodes=2, budget="svip"),
             InvalidRequest,
-            "each sets the number of draft tokens",
+            "sets the number of draft tokens",
         ),
     ],
     ids=str,
@@ -55,19 +51,11 @@ def test_wrong_drafting_is_refused(given, error, message):
     ("given", "error", "message"),
     [
         (dict(dtype="float64"), ModelError, "'dtype' must be 'auto' or one of float32"),
-        (
-            dict(backend="fast"),
-            InvalidRequest,
-            "choose one of native, graph, pool, cache, plain",
-        ),
+        (dict(backend="fast"), InvalidRequest, "one of native, graph, pool, cache"),
         (dict(weights="int2"), InvalidRequest, "choose one of int8, int4"),
         (dict(weights="int4", backend="pool"), InvalidRequest, "only backend 'native'"),
         (dict(kv="int8", dtype="float32"), InvalidRequest, "only backend 'native'"),
-        (
-            dict(offload_folder="x", dtype="float32"),
-            InvalidRequest,
-            "only backend 'native'",
-        ),
+        (dict(offload_folder="x", dtype="float32"), InvalidRequest, "backend 'native'"),
     ],
     ids=str,
 )

@@ -62,12 +62,10 @@ def test_a_method_names_itself_as_the_registry_does():
 
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(
-        UnknownMethod, match=r"no such budget exists\. Did you mean 'svip'\?"
+        UnknownMethod, match=r"such budget exists\. Did you mean 'svip'"
     ):
         BUDGETS.check("svipp")
-    with pytest.raises(
-        InvalidRequest, match="cannot use verification rule 3: it is not a name"
-    ):
+    with pytest.raises(InvalidRequest, match="rule 3: it is not a name"):
         RULES.find(3)
     RULES.check("same-text", *registry.GUARANTEES)
 
@@ -95,10 +93,7 @@ def test_a_package_adds_a_rule_and_a_budget(package):
 
 
 def test_what_is_no_budget_is_refused_by_the_package(package):
-    with pytest.raises(
-        InvalidRequest,
-        match=r"'none' of the package extras: .*FIRST is not a DraftBudget",
-    ):
+    with pytest.raises(InvalidRequest, match=r"extras: .*FIRST is not a DraftBudget"):
         BUDGETS.find("none")
 
 

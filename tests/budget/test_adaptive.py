@@ -149,9 +149,7 @@ def test_only_policies_that_need_costs_measure_them():
 def test_unknown_or_double_policy_is_refused():
     with pytest.raises(UnknownMethod, match=r"budget 'swip': .* Did you mean 'svip'\?"):
         policy("swip")
-    with pytest.raises(
-        InvalidRequest, match=r"cannot use both nodes=3 and budget='svip'"
-    ):
+    with pytest.raises(InvalidRequest, match="cannot use both nodes=3 and budget"):
         policy("svip", nodes=3)
 
 

@@ -50,10 +50,7 @@ def seconds(budget: DraftBudget, heat: int, slow: float = 0.0) -> list[float]:
                 propose += READING * PROMPT if answer else FIRST
             made = DraftTree([7] * len(chain), list(range(-1, len(chain) - 1)), chain)
             (made,) = (budget.trim(Draft([made])) if most else Draft([made])).trees
-            kept = next(
-                (k for k in range(len(made)) if not comes[at + k]),
-                len(made),
-            )
+            kept = next((k for k in range(len(made)) if not comes[at + k]), len(made))
             kept = min(kept, one.room - 1)
             stall = 1 + 2 * stalls.random() * (stalls.random() < slow)
             clock = Clock(propose * stall, costs.seconds(1 + len(made)) * stall, 0.002)

@@ -121,7 +121,7 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
         ),
         (
             {"type": "image", "source": {"type": "file", "file_id": "7"}},
-            "'file' is not served",
+            "is not served",
         ),
         ({"type": "image"}, "its part holds none"),
         ({"type": "image", "image": 7}, "it is given as 7"),
@@ -156,7 +156,7 @@ def test_small_file_of_a_huge_image_is_refused_undecoded():
 def test_sides_are_bounded_before_pixels_are_decoded(size, why):
     damaged = png(Image.new("1", size))[:60]
     with pytest.raises(
-        InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and {why}"
+        InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and"
     ):
         image_of(damaged)
     with pytest.raises(InvalidRequest, match=why):
@@ -168,10 +168,7 @@ def test_pixels_of_a_prompt_are_bounded_before_they_are_decoded():
     read = image_reader()
     for _ in range(2):
         read(damaged)
-    with pytest.raises(
-        InvalidRequest,
-        match="the first 3 have 192000000 pixels, and the limit for all is 134217728",
-    ):
+    with pytest.raises(InvalidRequest, match="have 192000000 pixels, and the limit"):
         read(damaged)
     with pytest.raises(InvalidRequest, match="it is damaged"):
         image_of(damaged).load()
@@ -213,13 +210,10 @@ def test_images_stay_in_place_and_in_messages_of_users():
     assert images_of(turns) == 1
     for role in ("system", "assistant"):
         with pytest.raises(
-            InvalidRequest,
-            match=f"message 1: a message of the role '{role}' holds no images",
+            InvalidRequest, match=f"of the role '{role}' holds no images"
         ):
             conversation([{"role": role, "content": content}], image_reader())
-    with pytest.raises(
-        InvalidRequest, match="a part of type 'image_url' is not served"
-    ):
+    with pytest.raises(InvalidRequest, match="type 'image_url' is not served"):
         conversation([{"role": "user", "content": content}])
 
 

@@ -234,9 +234,7 @@ def test_the_prompt_tells_whether_reasoning_is_open(use):
     ],
 )
 def test_options_of_ours_are_refused(options):
-    with pytest.raises(
-        InvalidRequest, match="cannot give the chat template the option"
-    ):
+    with pytest.raises(InvalidRequest, match="cannot give the chat template the"):
         llm().render([QUESTION], None, options)
 
 
@@ -295,10 +293,7 @@ def test_parts_of_text_are_joined(use):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (
-            {"type": "image_url", "image_url": {"url": "x"}},
-            "cannot read images with .*: it reads text only",
-        ),
+        ({"type": "image_url", "image_url": {"url": "x"}}, "it reads text only"),
         ({"type": "input_audio"}, "a part of type 'input_audio' is not served"),
         ({"type": "text"}, 'must be {"type": "text"'),
         ("Hi", 'must be {"type": "text"'),
@@ -336,7 +331,7 @@ def test_an_assistants_message_may_have_no_content(message, content):
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "a tool call is"),
         (
             {"tool_calls": [{"id": 1, "function": {"name": "get"}}]},
-            "the id of a tool call must be a string",
+            "a tool call must be a string",
         ),
         (
             {"tool_calls": [{"function": {"name": "get", "arguments": "{'a': 1}"}}]},
@@ -349,7 +344,7 @@ def test_an_assistants_message_may_have_no_content(message, content):
         ({"content": "x", "tool_call_id": [1]}, "tool_call_id must be a string"),
         (
             {"content": "x", "a": json.loads("[" * 300 + "]" * 300)},
-            "nested in more than 200 levels",
+            "more than 200 levels",
         ),
     ],
 )
@@ -373,14 +368,8 @@ def function(**about: object) -> list[dict]:
         (function(), "cannot read tool 1: name is 1 to 64"),
         (function(name="a b"), "cannot read tool 1: name is 1 to 64"),
         (function(name="a", parameters=[]), "cannot read tool 'a': parameters must be"),
-        (
-            function(name="a", parameters={"type": "string"}),
-            "cannot read tool 'a': parameters must be",
-        ),
-        (
-            function(name="a", strict="yes"),
-            "cannot read tool 'a': strict must be true or false",
-        ),
+        (function(name="a", parameters={"type": "string"}), "'a': parameters must be"),
+        (function(name="a", strict="yes"), "'a': strict must be true or false"),
         (function(name="a", description="\ud800"), "a tool must be valid Unicode"),
         ([WEATHER, WEATHER], "cannot read tool 2: the name 'get_weather' is taken"),
     ],
@@ -462,8 +451,7 @@ def test_sanitized_templates_write_their_control_tokens(clean, name):
 def test_a_transformers_that_marks_nothing_is_an_error(monkeypatch):
     monkeypatch.delattr(PreTrainedTokenizerBase, MARK, raising=False)
     with pytest.raises(
-        InvalidRequest,
-        match="cannot make control tokens plain text: this version of transformers",
+        InvalidRequest, match="plain text: this version of transformers"
     ):
         Requests(llm().target, llm().tokenizer, sanitize=True)
 

@@ -85,20 +85,14 @@ def test_answers_are_regenerated_and_kept(shell, data):
     [
         (
             ("train", "lm", "--data", "nothing.jsonl", "--out", "x"),
-            "cannot read nothing.jsonl: no such file exists",
+            "no such file exists",
         ),
         (
             ("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"),
-            "Did you mean 'tv'",
+            "mean 'tv'",
         ),
-        (
-            ("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"),
-            "it must be above 0",
-        ),
-        (
-            ("data", "regenerate", "--data", "bad.jsonl", "--out", "x"),
-            "bad.jsonl:2: not JSON",
-        ),
+        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "above 0"),
+        (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), ":2: not JSON"),
     ],
 )
 def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):

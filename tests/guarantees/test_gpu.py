@@ -139,9 +139,7 @@ def test_recordings_are_made_again_where_the_keys_lie_elsewhere():
 
 def test_too_much_memory_says_how_much():
     model = on_device()
-    with pytest.raises(
-        ModelError, match=r"cannot allocate the keys.*GiB.*Lower 'max_tokens'"
-    ):
+    with pytest.raises(ModelError, match=r"allocate the keys.*GiB.*'max_tokens'"):
         model.open(1, 10**9)
     model.open(2, 64)
     assert model.read([Read(2, 0, [5, 6, 7])]).isfinite().all()

@@ -279,9 +279,7 @@ def test_request_that_can_never_fit_is_refused_at_once():
     with LLM(cache_tokens=512) as llm:
         assert llm.engine.load.kv_capacity == 512
         for prompt, most in (([5] * 100, 400), ([5] * 490, 1)):
-            with pytest.raises(
-                InvalidRequest, match=r"cannot run this request: .* cache_tokens=512\. "
-            ):
+            with pytest.raises(InvalidRequest, match=r"request: .* cache_tokens=512\."):
                 llm.generate(prompt, SamplingParams(max_tokens=most))
         assert llm.engine.load.prefix_queries == 0
         done = llm.generate(
@@ -290,7 +288,7 @@ def test_request_that_can_never_fit_is_refused_at_once():
         assert len(done.tokens) == 300
     for wrong in (0, -1):
         with pytest.raises(
-            InvalidRequest, match="cache_tokens must be None or a whole number >= 1"
+            InvalidRequest, match="cache_tokens must be None or a whole"
         ):
             LLM(cache_tokens=wrong)
 

@@ -636,7 +636,7 @@ def test_budget_of_a_failed_call_is_discarded(monkeypatch):
         ),
         (
             dict(output_hidden_states=True, return_dict_in_generate=True),
-            "output_hidden_states",
+            "hidden_states",
         ),
         (dict(nodes=65), "nodes must be"),
         (dict(seed=-1, do_sample=True), "seed"),

@@ -210,10 +210,7 @@ def test_a_filled_cache_gets_the_text_of_plain_decoding(model, small, asks):
     )
     with (
         foreword.enable(),
-        pytest.warns(
-            UserWarning,
-            match="past_key_values: .*; transformers runs this call without",
-        ),
+        pytest.warns(UserWarning, match="past_key_values: .*transformers runs this"),
     ):
         assert model.generate(**filled(model), **options).tolist() == want.tolist()
 
@@ -346,7 +343,7 @@ def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
 
 def test_object_that_takes_no_attributes_cannot_be_marked_pure():
     with pytest.raises(
-        InvalidRequest, match="cannot mark __call__ as pure: it takes no attributes"
+        InvalidRequest, match="__call__ as pure: it takes no attributes"
     ):
         foreword.pure(Says().__call__)
 
@@ -355,18 +352,9 @@ def test_object_that_takes_no_attributes_cannot_be_marked_pure():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (
-            {"draft_model": 3},
-            (
-                "'draft_model' must be a folder, a hub id or a language model of "
-                "transformers, got 3"
-            ),
-        ),
+        ({"draft_model": 3}, ("'draft_model' must be a folder, a hub id or .*, got 3")),
         ({"draft_model": ""}, "'draft_model' must be a folder"),
-        (
-            {"speculative_decoding": "yes"},
-            "cannot use speculative_decoding='yes': it must be True or False",
-        ),
+        ({"speculative_decoding": "yes"}, "'yes': it must be True or False"),
         ({"speculative_decoding": 1}, "cannot use speculative_decoding=1"),
     ],
 )
@@ -449,13 +437,9 @@ def test_image_without_a_placeholder_goes_to_transformers():
     options = dict(max_new_tokens=5, do_sample=False)
     with (
         foreword.enable(),
-        pytest.warns(
-            UserWarning, match=f"pixel_values: input_ids hold no token .*{UNCHANGED}"
-        ),
+        pytest.warns(UserWarning, match=f"input_ids hold no token .*{UNCHANGED}"),
         # of transformers
-        pytest.raises(
-            ValueError, match=r"[Ii]mage features and image tokens do not match"
-        ),
+        pytest.raises(ValueError, match="features and image tokens do not match"),
     ):
         model.generate(**inputs, **options, speculative_decoding=True)
 
@@ -514,8 +498,7 @@ def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     inputs = tokenizer("Once upon a time", return_tensors="pt")
     options = dict(max_new_tokens=6, do_sample=False)
     with pytest.raises(
-        InvalidRequest,
-        match=f"it has {size} tokens and the target 8192.*Give tokenizer= and assist",
+        InvalidRequest, match=f"{size} tokens and the target 8192.*Give"
     ):
         target.generate(
             **inputs, **options, custom_generate=foreword.generate, drafter=other
@@ -523,9 +506,7 @@ def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     want = target.generate(**inputs, **options)
     with (
         foreword.enable(),
-        pytest.warns(
-            UserWarning, match="another tokenizer; transformers runs this call without"
-        ),
+        pytest.warns(UserWarning, match="tokenizer; transformers runs this call"),
     ):
         assert (
             target.generate(**inputs, **options, draft_model=other).tolist()
@@ -538,22 +519,13 @@ def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
 
 def test_an_argument_that_is_nearly_one_is_named(model):
     with foreword.enable():
-        with pytest.raises(
-            InvalidRequest,
-            match=r"cannot use argument 'draft_modle': .*Did you mean 'draft_model'\?",
-        ):
+        with pytest.raises(InvalidRequest, match=r"Did you mean 'draft_model'\?"):
             model.generate(**ids(5), draft_modle=model)
-        with pytest.raises(
-            InvalidRequest,
-            match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?",
-        ):
+        with pytest.raises(InvalidRequest, match=r"Did you mean 'drafter'\?"):
             model.generate(**ids(5), draftr=model, custom_generate=foreword.generate)
         with pytest.raises(ValueError, match="not used by the model"):
             model.generate(**ids(5), zebra=model)
-    with pytest.raises(
-        InvalidRequest,
-        match=r"cannot use argument 'draftr': .*Did you mean 'drafter'\?",
-    ):
+    with pytest.raises(InvalidRequest, match=r"'draftr': .*Did you mean 'drafter'"):
         model.generate(
             **ids(5),
             max_new_tokens=3,
@@ -581,9 +553,7 @@ def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
         def __call__(self, input_ids, scores):
             return answer(scores)
 
-    with pytest.raises(
-        InvalidRequest, match=f"cannot use the logits processor Mistaken: .*{says}"
-    ):
+    with pytest.raises(InvalidRequest, match=f"logits processor Mistaken: .*{says}"):
         model.generate(
             **ids(*rows),
             max_new_tokens=4,

@@ -282,33 +282,15 @@ def test_target_and_draft_are_given_back_as_they_were():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            dict(num_beams=2),
-            (
-                r"num_beams=2: beam search .*Set num_beams=1, or call generate without "
-                r"foreword"
-            ),
-        ),
-        (
-            dict(method="dspark"),
-            (
-                "cannot use method 'dspark': T5ForConditionalGeneration is an "
-                "encoder-decoder"
-            ),
-        ),
+        (dict(num_beams=2), ("num_beams=2: beam search .*num_beams=1")),
+        (dict(method="dspark"), ("'dspark': T5.* is an encoder-decoder")),
         (dict(inputs_embeds=torch.zeros(1, 4, 64), input_ids=None), "inputs_embeds"),
         (
             dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))),
             "encoder_outputs",
         ),
-        (
-            dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])),
-            "padded elsewhere .*padding_side = 'right'",
-        ),
-        (
-            dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])),
-            "padded elsewhere than on the right",
-        ),
+        (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padding_side"),
+        (dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])), "padded"),
         (
             dict(
                 decoder_input_ids=torch.tensor([[0, 5]]),
@@ -347,17 +329,12 @@ def test_a_draft_model_that_does_not_fit_is_refused(model):
         max_new_tokens=4,
         custom_generate=foreword.generate,
     )
-    with pytest.raises(
-        InvalidRequest,
-        match=r"a decoder-only model cannot draft for an encoder-decoder. Give an enc",
-    ):
+    with pytest.raises(InvalidRequest, match="cannot draft for an encoder-decoder"):
         call(drafter=tiny_models.build("llama"))
     sizes = dict(
         d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
     )
-    with pytest.raises(
-        InvalidRequest, match=r"200 tokens and the target 320.*the target's tokenizer"
-    ):
+    with pytest.raises(InvalidRequest, match=r"200 tokens and the target 320.*tokeni"):
         call(
             drafter=hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=200, **sizes))
         )
@@ -367,14 +344,10 @@ def test_a_draft_model_that_does_not_fit_is_refused(model):
         assistant_tokenizer=tiny_seq2seq.tokenizer("marian"),
         drafter=draft("t5"),
     )
-    with pytest.raises(
-        InvalidRequest, match="translated for decoder-only models alone"
-    ):
+    with pytest.raises(InvalidRequest, match="for decoder-only models alone"):
         model.generate(**sources(5), max_new_tokens=4, custom_generate=foreign)
     llama, ids = tiny_models.build("llama"), torch.tensor([[5, 6]])
-    with pytest.raises(
-        InvalidRequest, match="an encoder-decoder cannot draft for a decoder-only model"
-    ):
+    with pytest.raises(InvalidRequest, match="cannot draft for a decoder-only model"):
         llama.generate(
             ids, max_new_tokens=4, custom_generate=foreword.generate, drafter=model
         )
@@ -382,9 +355,7 @@ def test_a_draft_model_that_does_not_fit_is_refused(model):
 
 def test_an_argument_that_is_nearly_one_is_named(model):
     with foreword.enable():
-        with pytest.raises(
-            InvalidRequest, match=r"'draft_modle': .*Did you mean 'draft_model'"
-        ):
+        with pytest.raises(InvalidRequest, match="Did you mean 'draft_model'"):
             model.generate(**sources(5), draft_modle=model)
         given = dict(
             decoder_input_ids=torch.tensor([[0]]),

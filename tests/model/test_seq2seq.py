@@ -83,18 +83,9 @@ def test_folders_run_in_bfloat16(tmp_path, name, backend):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            dict(decoder_start_token_id=None, bos_token_id=None),
-            "name no token that the decoder starts with",
-        ),
-        (
-            dict(forced_bos_token_id=[4, 5]),
-            r"forced_bos_token_id of its generation settings is \[4, 5\]",
-        ),
-        (
-            dict(forced_bos_token_id=5000),
-            r"name the ids \[5000\], and it has 320 tokens",
-        ),
+        (dict(decoder_start_token_id=None, bos_token_id=None), "that the decoder"),
+        (dict(forced_bos_token_id=[4, 5]), r"generation settings is \[4, 5\]"),
+        (dict(forced_bos_token_id=5000), r"ids \[5000\], and it has 320 tokens"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused(folder, settings, said):
@@ -105,9 +96,7 @@ def test_settings_that_cannot_be_followed_are_refused(folder, settings, said):
 def test_two_vocabularies_are_refused():
     model = tiny_seq2seq.build("marian")
     model.config.decoder_vocab_size = 100
-    with pytest.raises(
-        ModelError, match="its encoder has 320 tokens and its decoder 100"
-    ):
+    with pytest.raises(ModelError, match="320 tokens and its decoder 100"):
         Model(model, "marian")
 
 
@@ -124,20 +113,14 @@ def test_another_encoder_of_sound_than_whisper_is_refused(tmp_path):
     )
     model = hf.Speech2TextForConditionalGeneration(config)
     model.save_pretrained(tmp_path)
-    with pytest.raises(
-        ModelError, match=r"an encoder-decoder of the kind speech_to_text.* or whisper"
-    ):
+    with pytest.raises(ModelError, match=r"of the kind speech_to_text.* or whisper"):
         Model.load(tmp_path)
-    with pytest.raises(
-        ModelError, match="of the models that read sound only whisper is supported"
-    ):
+    with pytest.raises(ModelError, match="that read sound only whisper is supported"):
         Model(model)
 
 
 def test_config_of_an_encoder_decoder_is_refused(folder):
-    with pytest.raises(
-        ModelError, match=r"it is an encoder-decoder\. Use a decoder-only model"
-    ):
+    with pytest.raises(ModelError, match=r"encoder-decoder\. Use a decoder-only"):
         read_config(folder)
 
 
@@ -145,27 +128,17 @@ def test_config_of_an_encoder_decoder_is_refused(folder):
     "method", ["quantized", "tli", "slem", "cascade(suffix, quantized)"]
 )
 def test_other_methods_are_refused_with_those_that_work(method):
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"is an encoder-decoder\. Use one of none, ngram, suffix, predicted, "
-            r"recycle, lookahead, lm, pard, eagle, "
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match=r"is an encoder-decoder\. Use one of"):
         llm().generate("A text.", SamplingParams(method=method, max_tokens=8))
 
 
 def test_an_encoder_decoder_does_not_draft_for_a_decoder(folder):
-    with pytest.raises(
-        InvalidRequest, match="needs a decoder-only model as draft model"
-    ):
+    with pytest.raises(InvalidRequest, match="needs a decoder-only model as draft"):
         LanguageModelDrafter.load(Model.load(folder), Model.load(starter.draft()), None)
 
 
 def test_what_reads_the_prompt_itself_is_refused():
-    with pytest.raises(
-        InvalidRequest, match="cannot score a prompt: marian is an encoder-decoder"
-    ):
+    with pytest.raises(InvalidRequest, match="prompt: marian is an encoder-decoder"):
         llm().score("A text.")
     with pytest.raises(InvalidRequest, match="has no chat template"):
         llm().chat([{"role": "user", "content": "A text."}])
@@ -173,9 +146,7 @@ def test_what_reads_the_prompt_itself_is_refused():
 
 def test_source_and_answer_have_a_context_each():
     context = llm().target.context
-    with pytest.raises(
-        ContextExceeded, match=f"has {context + 1} tokens, the limit is {context}"
-    ):
+    with pytest.raises(ContextExceeded, match=f"{context + 1} tokens, the limit is"):
         llm().generate([50] * (context + 1), GREEDY)
     with pytest.raises(ContextExceeded, match=f"Use at most {context - 1}"):
         llm().generate([50], SamplingParams(max_tokens=context))
@@ -241,14 +212,9 @@ def test_a_request_chooses_the_language_of_its_answer():
 
 
 def test_a_language_that_is_none_of_the_model_is_refused():
-    with pytest.raises(
-        InvalidRequest,
-        match=r"cannot answer in language='One': the tokenizer of m2m100 has no such",
-    ):
+    with pytest.raises(InvalidRequest, match="language='One': the tokenizer of m2m100"):
         multilingual().generate("One two.", SamplingParams(language="One"))
-    with pytest.raises(
-        InvalidRequest, match=r"language='fr': .* is not an encoder-decoder"
-    ):
+    with pytest.raises(InvalidRequest, match=r"'fr': .* is not an encoder-decoder"):
         LLM(starter.draft(), method="none").generate(
             "One two.", SamplingParams(language="fr")
         )

@@ -59,30 +59,12 @@ def test_the_check_of_a_list_ends_at_its_first_fault(kind, name):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (
-            {"messages": [{}] * 20_000},
-            "cannot read 'messages': it has 20000 items, and the limit is 16384",
-        ),
-        (
-            {"stop": ["x"] * 300},
-            "cannot read 'stop': it has 300 items, and the limit is 256",
-        ),
-        (
-            {"stop_token_ids": [5] * 5000},
-            "cannot read 'stop_token_ids': it has 5000 items, and the limit is 4096",
-        ),
-        (
-            {"bad_words": ["x"] * 1100},
-            "cannot read 'bad_words': it has 1100 items, and the limit is 1024",
-        ),
-        (
-            {"tools": [{}] * 1100},
-            "cannot read 'tools': it has 1100 items, and the limit is 1024",
-        ),
-        (
-            {"logit_bias": {str(one): 1 for one in range(5000)}},
-            "it has 5000 members, and the limit is 4096",
-        ),
+        ({"messages": [{}] * 20_000}, "it has 20000 items, and the limit is 16384"),
+        ({"stop": ["x"] * 300}, "'stop': it has 300 items, and the limit is 256"),
+        ({"stop_token_ids": [5] * 5000}, "it has 5000 items, and the limit is 4096"),
+        ({"bad_words": ["x"] * 1100}, "it has 1100 items, and the limit is 1024"),
+        ({"tools": [{}] * 1100}, "'tools': it has 1100 items, and the limit is 1024"),
+        ({"logit_bias": {str(one): 1 for one in range(5000)}}, "5000 members"),
         ({"bad_words": ["x" * 300]}, "at most 256 characters"),
     ],
 )
@@ -294,8 +276,7 @@ class Counting:
 def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked, llm, text, most):
     tokenizer = Counting(llm.tokenizer)
     with pytest.raises(
-        ContextExceeded,
-        match=f"tokens in {len(text)} characters, and the context holds 1023",
+        ContextExceeded, match=f"{len(text)} characters, and the context"
     ):
         Requests(llm.target, tokenizer).ids(text)  # pyright: ignore[reportArgumentType]
     assert tokenizer.read <= most

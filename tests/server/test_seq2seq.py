@@ -67,16 +67,8 @@ def test_a_completion_is_of_its_source(server, llm):
             dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1),
             "cannot score a prompt",
         ),
-        (
-            "/v1/completions",
-            dict(prompt="a" * 200, max_tokens=4),
-            "the prompt has 201 tokens",
-        ),
-        (
-            "/v1/completions",
-            dict(prompt=SOURCE, language="fr"),
-            "cannot answer in language='fr': the tokenizer of",
-        ),
+        ("/v1/completions", dict(prompt="a" * 200, max_tokens=4), "has 201 tokens"),
+        ("/v1/completions", dict(prompt=SOURCE, language="fr"), "language='fr'"),
         (
             "/v1/completions",
             dict(prompt=SOURCE, speculative=dict(method="quantized")),

@@ -86,15 +86,9 @@ def test_translations_and_seeds(server):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            dict(file=("a.wav", FILE.read_bytes()[:5000])),
-            "it holds 2478 of 29000 samples",
-        ),
+        (dict(file=("a.wav", FILE.read_bytes()[:5000])), "it holds 2478 of 29000"),
         (dict(file=("a.wav", b"no sound")), "Format not recognised"),
-        (
-            dict(response_format="srt"),
-            "response_format must be one of json, text, verbose_json, got 'srt'",
-        ),
+        (dict(response_format="srt"), "response_format must be one of json, text"),
         (dict(timestamp_granularities=["word"]), "cannot give times of words"),
         (dict(stream=True), "cannot stream a transcript"),
         (dict(language="klingon"), "has no language 'klingon'"),
@@ -155,37 +149,19 @@ NESTED = form(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            form(*[(f"field{number}", "", b"") for number in range(100_000)]),
-            "Too many fields",
-        ),
+        (form(*[(f"field{number}", "", b"") for number in range(100_000)]), "fields"),
         (form(*[("file", "a.wav", b"") for _ in range(1000)]), "Too many files"),
-        (
-            form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)),
-            "Part exceeded maximum size",
-        ),
+        (form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)), "maximum size"),
         (form(("file", "a.wav", b""), ("prompt", "a.txt", b"a")), "Too many files"),
         (form(("prompt", "a.txt", b"a")), "the form has no sound"),
         (NESTED, "Format not recognised"),
-        (
-            form(("file", "a.wav", wav(100, 16_000, bits=65_535))),
-            "it has 65536 bits a sample",
-        ),
-        (
-            form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))),
-            "cannot read these bytes",
-        ),
-        (
-            form(("file", "a.wav", wav(2**21, 1000, bits=8))),
-            "it lasts 2097 seconds, and the limit is 1800",
-        ),
-        (
-            dict(content=b"--xx\r\nno form", headers=NESTED["headers"]),
-            "cannot read the form",
-        ),
+        (form(("file", "a.wav", wav(100, 16_000, bits=65_535))), "65536 bits"),
+        (form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))), "read these"),
+        (form(("file", "a.wav", wav(2**21, 1000, bits=8))), "lasts 2097 seconds"),
+        (dict(content=b"--xx\r\nno form", headers=NESTED["headers"]), "read the form"),
         (
             dict(content=b"", headers={"content-type": "multipart/form-data"}),
-            "Missing boundary",
+            "boundary",
         ),
     ],
     ids=[

@@ -102,10 +102,7 @@ def test_other_arrays_and_tables_with_a_rate_are_read():
     ("given", "said"),
     [
         ((np.zeros(0, np.float32), RATE), "it is empty"),
-        (
-            (np.zeros((2, 100), np.float32), RATE),
-            r"the shape \[2, 100\]: give one channel",
-        ),
+        ((np.zeros((2, 100), np.float32), RATE), r"\[2, 100\]: give one channel"),
         ((np.zeros(100, np.int16), RATE), "samples of int16: give floats"),
         ((np.array([0.0, np.nan]), RATE), "NaN or infinite"),
         ((np.array([0.0, 9000.0]), RATE), "the largest is 9000. Divide them"),
@@ -134,7 +131,7 @@ def test_damaged_files_are_refused(tmp_path):
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(
-            InvalidRequest, match=rf"cannot read .*{name}: {said}.*Save the sound again"
+            InvalidRequest, match=f"{name}: {said}.*Save the sound again"
         ):
             samples(tmp_path / name, RATE)
     with pytest.raises(InvalidRequest, match="it is empty"):
@@ -157,17 +154,11 @@ def header(frames: int, rate: int = RATE, bits: int = 16, channels: int = 1) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            header(15_000_000, rate=1000, bits=8),
-            "it lasts 15000 seconds, and the limit is 1800. Cut it into pieces",
-        ),
-        (
-            header(2**31 - 99, rate=1_000_000, bits=8),
-            "it lasts 2147 seconds, and the limit is 1800",
-        ),
+        (header(15_000_000, rate=1000, bits=8), "lasts 15000 seconds, and the limit"),
+        (header(2**31 - 99, rate=1_000_000, bits=8), "it lasts 2147 seconds"),
         (
             header(90_000_000, rate=96_000, bits=8),
-            "it has 90000000 samples, and the limit is 86400000. Save it at",
+            "has 90000000 samples, and the limit",
         ),
         ((np.zeros(1801 * 1000, np.float32), 1000), "it lasts 1801 seconds"),
     ],
@@ -181,9 +172,7 @@ def test_length_is_bounded_before_a_sound_is_decoded(given, said):
 def test_length_of_other_formats_is_bounded_too(tmp_path):
     soundfile.write(tmp_path / "a.flac", np.zeros(20_000, np.float32), 1000)
     assert len(samples(tmp_path / "a.flac", RATE, longest=20.0)) == 20 * RATE
-    with pytest.raises(
-        InvalidRequest, match=r"it lasts 20 seconds, and the limit is 19\.9"
-    ):
+    with pytest.raises(InvalidRequest, match="lasts 20 seconds, and the limit is 19"):
         samples(tmp_path / "a.flac", RATE, longest=19.9)
     content = bytearray((tmp_path / "a.flac").read_bytes())
     content[21:26] = b"\xff\xff\xff\xff\xff"  # the number of frames
@@ -239,14 +228,8 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     soundless = tmp_path / "a.flac"
     soundless.write_bytes(b"fLaC")
-    with pytest.raises(
-        InvalidRequest,
-        match=r"soundfile is missing. Run: pip install 'foreword\[audio\]'",
-    ):
+    with pytest.raises(InvalidRequest, match=r"Run: pip install 'foreword\[audio\]'"):
         samples(soundless, RATE)
-    with pytest.raises(
-        InvalidRequest,
-        match=r"at 22050 Hz: this model reads 16000 Hz, and soxr, .* is missing",
-    ):
+    with pytest.raises(InvalidRequest, match=r"22050 Hz: .* reads 16000 Hz, and soxr"):
         samples(tiny_whisper.SOUND, RATE)
     assert len(samples(written(tmp_path / "a.wav", tone(RATE), 2), RATE)) == RATE // 2

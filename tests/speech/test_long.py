@@ -194,9 +194,7 @@ def test_longer_sound_than_allowed_is_refused():
     with pytest.raises(InvalidRequest, match="it lasts 7 seconds, and the limit is 5"):
         model.transcribe((long(), RATE), GREEDY, max_seconds=5)
     for wrong in (0, float("nan"), float("inf"), "1"):
-        with pytest.raises(
-            InvalidRequest, match="max_seconds must be a positive number, got"
-        ):
+        with pytest.raises(InvalidRequest, match="must be a positive number, got"):
             model.transcribe((long(), RATE), GREEDY, max_seconds=wrong)
 
 

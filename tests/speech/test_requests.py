@@ -47,10 +47,7 @@ def copied(tmp_path: Path) -> Path:
         (dict(prompt="<|en|>"), r"prompt must be text, and holds '<\|en\|>'"),
         (dict(params=SamplingParams(logprobs=1)), "cannot transcribe with 'logprobs'"),
         (dict(params=SamplingParams(trace=True)), "cannot transcribe with 'trace'"),
-        (
-            dict(params=SamplingParams(method="tli")),
-            "is an encoder-decoder. Use one of none, ngram",
-        ),
+        (dict(params=SamplingParams(method="tli")), "is an encoder-decoder. Use one"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -60,17 +57,11 @@ def test_wrong_options_are_refused(options, said):
 
 
 def test_text_and_sound_are_not_mistaken_for_each_other():
-    with pytest.raises(
-        InvalidRequest,
-        match=r"cannot complete a text: .* reads sound. Use LLM.transcribe",
-    ):
+    with pytest.raises(InvalidRequest, match=r"a text: .* reads sound"):
         llm().generate("A text.", GREEDY)
     with pytest.raises(InvalidRequest, match="it reads no sound"):
         LLM(starter.target(), method="none").transcribe(SOUND)
-    with pytest.raises(
-        InvalidRequest,
-        match="needs a model of speech that reads 80 mel bins as draft model",
-    ):
+    with pytest.raises(InvalidRequest, match="that reads 80 mel bins as draft model"):
         LanguageModelDrafter.load(tiny_whisper.build("v3"), llm().target, None)
 
 
@@ -123,22 +114,15 @@ def test_settings_that_a_request_needs_are_named(copied):
 
 def test_a_missing_or_wrong_feature_extractor_is_named(copied):
     (copied / "processor_config.json").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"cannot load a feature extractor from .* Copy preprocessor_config.json",
-    ):
+    with pytest.raises(ModelError, match=r"a feature extractor .* Copy preprocessor"):
         LLM(copied, dtype="float32").transcribe(SOUND)
     tiny_whisper.extractor("v3").save_pretrained(copied)
-    with pytest.raises(
-        ModelError,
-        match=r"gives 128 bins and windows of 300 frames, and the model reads 80 and 300",
-    ):
+    with pytest.raises(ModelError, match=r"gives 128 bins .*, and the model reads 80"):
         LLM(copied, dtype="float32").transcribe(SOUND)
     memory = LLM(
         Model(tiny_whisper.build("v2"), "v2"), tokenizer=tiny_whisper.tokenizer("v2")
     )
     with pytest.raises(
-        ModelError,
-        match=r"its feature extractor is unknown. Save the model and its processor",
+        ModelError, match=r"feature extractor is unknown. Save the model"
     ):
         memory.transcribe(SOUND)

@@ -112,10 +112,7 @@ def test_grammar_is_compiled_once():
 
 def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
-    with pytest.raises(
-        InvalidRequest,
-        match=r"xgrammar is missing .* pip install 'foreword\[structured\]'",
-    ):
+    with pytest.raises(InvalidRequest, match=r"xgrammar is missing .*structured"):
         Grammars(tokenizer(), target().vocab, target().eos).compiled(
             SamplingParams(regex="a")
         )
@@ -125,10 +122,7 @@ def test_missing_library_is_named(monkeypatch):
     ("wanted", "reason"),
     [
         (dict(regex="a", grammar="b"), "cannot follow both regex and grammar"),
-        (
-            dict(json_object=True, json_schema={"type": "object"}),
-            "cannot follow both json_schema and json_object",
-        ),
+        (dict(json_object=True, json_schema={"type": "object"}), "both json_schema"),
         (dict(regex="a", min_tokens=2), "cannot use min_tokens with regex"),
         (dict(regex=""), "regex must be None or a text that is not empty"),
         (dict(regex=3), "regex must be None or a text"),

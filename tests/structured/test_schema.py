@@ -91,7 +91,7 @@ REFUSED = [
 )
 def test_part_that_would_not_be_enforced_is_refused(schema, reason):
     with pytest.raises(
-        InvalidRequest, match=rf"^cannot follow this json_schema: (?=at #).*{reason}"
+        InvalidRequest, match=f"^cannot follow this json_schema: .*{reason}"
     ):
         check_schema(rewritten(schema))
 

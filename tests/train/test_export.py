@@ -158,17 +158,12 @@ def test_draft_model_is_copied_with_its_tokenizer(tmp_path):
     assert "--speculative-algorithm STANDALONE" in done.command
     assert Model.load(tmp_path / "out").vocab == target().vocab
     assert (tmp_path / "out" / "tokenizer.json").exists()
-    with pytest.raises(
-        InvalidRequest,
-        match=r"cannot export a draft model .*: speculators does not support it",
-    ):
+    with pytest.raises(InvalidRequest, match="speculators does not support it"):
         export(starter.draft(), starter.target(), "speculators", tmp_path / "other")
 
 
 def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
-    with pytest.raises(
-        InvalidRequest, match=r"it has no method medusa\. Serve it with foreword"
-    ):
+    with pytest.raises(InvalidRequest, match="it has no method medusa"):
         export(
             head(registry.MedusaOptions()), starter.target(), "vllm", tmp_path / "out"
         )
@@ -179,22 +174,10 @@ def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
     sample_from_anchor = copied(
         head(DFLASH), tmp_path / "anchored", sample_from_anchor=True
     )
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"a head with sample_from_anchor .*: vllm does not support it. Choose "
-            r"speculators"
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match=r"sample_from_anchor .*: vllm does not"):
         export(sample_from_anchor, starter.target(), "vllm", tmp_path / "out")
     normed = copied(head(EAGLE), tmp_path / "normed", norm_before_residual=True)
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"norm_before_residual: sglang does not support it. Choose vllm or "
-            r"speculators"
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match="sglang does not support it"):
         export(normed, starter.target(), "sglang", tmp_path / "out")
     other = copied(head(DSPARK), tmp_path / "other", vocab_size=64)
     with pytest.raises(ModelError):
@@ -210,10 +193,7 @@ def test_missing_and_unexpected_tensors_are_refused(tmp_path):
     _check(tmp_path / "begun", layout, pack, config, "vllm")
     for names in (layout.names | {"midlayer.gate.weight"}, layout.names - {"d2t"}):
         wrong = replace(layout, names=names)
-        with pytest.raises(
-            ModelError,
-            match=r"missing or unexpected tensors (midlayer\.gate\.weight|d2t)\.",
-        ):
+        with pytest.raises(ModelError, match=r"(midlayer\.gate\.weight|d2t)\."):
             _check(tmp_path / "begun", wrong, pack, config, "vllm")
 
     def other(found, *args):

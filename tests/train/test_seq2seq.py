@@ -137,7 +137,7 @@ def test_piece_is_the_input_of_the_served_decoder(length):
         ((("assistant", "b"),), "one answer to one source"),
         (
             (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")),
-            "one answer to one source",
+            "to one source",
         ),
         ((("system", "a"), ("user", "b"), ("assistant", "c")), "no chat template"),
     ],

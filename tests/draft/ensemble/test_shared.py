@@ -36,10 +36,7 @@ def drafter(name: str):
         ("cascade(" * 900 + "lm" + ")" * 900, "characters, the limit is 256"),
         ("cascade(" + "lm," * 5000 + "suffix)", "characters, the limit is 256"),
         ("cascade(" * 5 + "lm,suffix" + ")" * 5, "nested 5 deep, the limit is 4"),
-        (
-            "cascade(" + ",".join("abcdefghijklmnopq") + ")",
-            "17 members, the limit is 16",
-        ),
+        ("cascade(" + ",".join("abcdefghijklmnopq") + ")", "members, the limit is 16"),
     ],
 )
 def test_names_are_bounded_before_they_are_read(name, limit):

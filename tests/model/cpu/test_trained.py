@@ -63,13 +63,9 @@ def test_unreadable_file_is_refused(folder, wrong, says):
 
 def test_tensors_that_do_not_fit_are_named(folder):
     found = Checkpoint.read(folder)
-    with pytest.raises(
-        ModelError, match="it holds bias, which its config has no place for"
-    ):
+    with pytest.raises(ModelError, match="bias, which its config has no place for"):
         found.filled(lambda: nn.Linear(3, 2, bias=False))
-    with pytest.raises(
-        ModelError, match=r"weight has the shape \[2, 3\], not \[2, 4\]"
-    ):
+    with pytest.raises(ModelError, match=r"has the shape \[2, 3\], not \[2, 4\]"):
         found.filled(lambda: nn.Linear(4, 2))
     with pytest.raises(ModelError, match=r"lacks 0\.bias, 0\.weight; it holds"):
         found.filled(lambda: nn.Sequential(nn.Linear(3, 2)))

@@ -18,9 +18,7 @@ SMALL = sizes(64, 96, 4, layers=2, vocab_size=320, max_position_embeddings=128)
 @pytest.mark.parametrize("config", [BertConfig, RobertaConfig])
 def test_a_masked_model_is_refused(tmp_path, config, dtype):
     AutoModelForCausalLM.from_config(config(**SMALL)).save_pretrained(tmp_path)
-    with pytest.raises(
-        ModelError, match=r"is bidirectional.*\(config\.json says is_decoder=false\)"
-    ):
+    with pytest.raises(ModelError, match=r"bidirectional.*is_decoder=false"):
         Model.load(tmp_path, device="cpu", dtype=dtype)
 
 

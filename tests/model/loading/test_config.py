@@ -26,9 +26,7 @@ def copied(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("text", ["null", "[1]", '"text"', "3", "{", "", "[" * 100_000])
 def test_a_config_that_is_no_object_is_refused(copied, text):
     (copied / "config.json").write_text(text)
-    with pytest.raises(
-        ModelError, match=r"config\.json (holds no JSON object|is not JSON)"
-    ):
+    with pytest.raises(ModelError, match=r"(holds no JSON object|is not JSON)"):
         Model.load(copied, device="cpu")
 
 
@@ -39,10 +37,7 @@ max_position_embeddings""".split()
 @pytest.mark.parametrize("value", ["12", 0, -1, 1.5, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_that_cannot_be_are_refused_by_name(copied, name, value):
-    with pytest.raises(
-        ModelError,
-        match=f"{name} must be a whole number above 0, got {json.dumps(value)}",
-    ):
+    with pytest.raises(ModelError, match=f"{name} must be a whole number above 0, got"):
         Model.load(configured(copied, **{name: value}), device="cpu")
 
 
@@ -58,10 +53,7 @@ LONG = {"rope_type": "longrope", "factor": 2.0, "original_max_position_embedding
 @pytest.mark.parametrize(
     ("rope", "said"),
     [
-        (
-            {"rope_type": "yarn", "factor": 0},
-            "factor must be a finite number above 0, got 0",
-        ),
+        ({"rope_type": "yarn", "factor": 0}, "must be a finite number above 0, got 0"),
         ({"rope_type": "yarn", "factor": -2.0}, "factor must be"),
         ({"rope_type": "yarn", "factor": math.nan}, "factor must be"),
         ({"rope_type": "yarn", "factor": "two"}, "factor must be"),
@@ -108,19 +100,14 @@ def test_longrope_of_the_right_length_is_loaded(copied):
 
 
 def test_a_dtype_that_torch_does_not_have_is_refused(copied):
-    with pytest.raises(
-        ModelError,
-        match='dtype must be the name of one of torch\'s dtypes, got "float99"',
-    ):
+    with pytest.raises(ModelError, match='dtypes, got "float99"'):
         Model.load(configured(copied, dtype="float99"), device="cpu")
 
 
 @pytest.mark.parametrize("text", ["null", "[1]", "{", '{"max_new_tokens": -4}'])
 def test_unreadable_generation_settings_are_ignored_with_a_warning(copied, text):
     (copied / "generation_config.json").write_text(text)
-    with pytest.warns(
-        UserWarning, match=r"cannot read generation_config\.json of .*It is ignored"
-    ):
+    with pytest.warns(UserWarning, match=r"generation_config\.json of .*ignored"):
         model = Model.load(copied, device="cpu")
     assert model.eos == {0}, "as config.json says"
 

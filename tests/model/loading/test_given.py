@@ -2,8 +2,6 @@
 is refused at once.
 """
 
-import re
-
 import pytest
 import torch
 from torch import nn
@@ -66,10 +64,7 @@ def test_a_twin_shares_every_weight_and_no_module():
 def test_its_tokenizer_may_be_given():
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     hf.config.name_or_path = ""
-    with pytest.raises(
-        InvalidRequest,
-        match=r"cannot find the tokenizer of this model.*Give tokenizer=",
-    ):
+    with pytest.raises(InvalidRequest, match=r"find the tokenizer.*Give tokenizer="):
         LLM(hf)
     for tokenizer in (
         AutoTokenizer.from_pretrained(starter.target()),
@@ -88,13 +83,7 @@ def test_loaded_model_is_taken_as_it_is():
 )
 def test_what_is_no_model_is_no_target(unchecked, target):
     target = AutoModel.from_pretrained(starter.draft()) if target == "base" else target
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"'target' must be a folder, a hub id or a language model|as 'target': it "
-            r"has no LM head"
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match=r"must be a folder|it has no LM head"):
         LLM(target)
 
 
@@ -103,10 +92,7 @@ def test_what_is_no_model_is_no_target(unchecked, target):
 )
 def test_what_is_no_model_is_no_draft(unchecked, draft):
     draft = AutoModel.from_pretrained(starter.draft()) if draft == "base" else draft
-    with pytest.raises(
-        InvalidRequest,
-        match=r"'draft(\['lm'\])?' must be a folder, a hub|as 'draft': it has no LM head",
-    ):
+    with pytest.raises(InvalidRequest, match=r"must be a folder|it has no LM head"):
         LLM(
             "/no/such/folder",
             draft=draft,
@@ -116,33 +102,20 @@ def test_what_is_no_model_is_no_draft(unchecked, draft):
 
 def test_a_tokenizer_that_is_none_is_refused(unchecked):
     with pytest.raises(
-        InvalidRequest,
-        match=(
-            "'tokenizer' must be a tokenizer of transformers, or its folder, or False "
-            "for token ids alone, got 7"
-        ),
+        InvalidRequest, match=r"'tokenizer' must be a tokenizer.*, got 7"
     ):
         LLM("/no/such/folder", tokenizer=7)
 
 
 def test_a_model_in_memory_is_not_cast_or_moved():
-    with pytest.raises(
-        InvalidRequest,
-        match=(
-            r"cannot change 'dtype' or 'device' of a model in memory. Move it with "
-            r"model\.to"
-        ),
-    ):
+    with pytest.raises(InvalidRequest, match=r"a model in memory. Move it"):
         LLM(loaded(), dtype="bfloat16")
 
 
 def test_a_model_in_memory_must_hold_numbers():
     hf = loaded()
     hf.model.norm.weight.data[0] = float("nan")
-    with pytest.raises(
-        ModelError,
-        match=re.escape("model.norm.weight holds NaN or infinite numbers in float32"),
-    ):
+    with pytest.raises(ModelError, match=r"norm.weight holds NaN or infinite numbers"):
         LLM(hf)
 
 

@@ -67,13 +67,7 @@ def silent(monkeypatch, tmp_path):
 
 def test_an_id_that_is_nowhere_is_tried_once(silent):
     for load in (Model.load, load_tokenizer, lambda source: LLM(source)):
-        with pytest.raises(
-            ModelError,
-            match=(
-                r"'some/model': no such folder exists, it is not in the cache.*does "
-                r"not"
-            ),
-        ):
+        with pytest.raises(ModelError, match="no such folder exists, it is not in"):
             load("some/model")
     assert default_method("some/model") == "lm"
     assert 0 < silent.calls <= ONCE
@@ -133,13 +127,7 @@ def coded(tmp_path):
 @pytest.mark.parametrize("load", [Model.load, LLM], ids=["Model", "LLM"])
 def test_code_of_a_folder_does_not_run_unasked(coded, monkeypatch, load):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"needs Python code from its own folder "
-            r"\(auto_map\).*trust_remote_code=True"
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"Python code .*trust_remote_code=True"):
         load(coded)
     assert not (coded.parent / "ran").exists()
     assert sys.stdin.read() == "y\n" * 9

@@ -54,7 +54,7 @@ def renamed(tensors: dict[str, Tensor]) -> None:
         (lambda tensors: tensors.pop(LAYER), f"it lacks {LAYER}"),
         (
             lambda tensors: tensors.update(strange=torch.ones(2)),
-            "it holds strange, which its config has no place for",
+            "config has no place for",
         ),
         (
             lambda tensors: tensors.update({LAYER: torch.ones(2, 2)}),
@@ -79,9 +79,7 @@ def test_odd_tensor_of_a_model_is_named(copied, edit, said):
 @pytest.mark.parametrize("name", [LAYER, "model.embed_tokens.weight"])
 def test_a_matrix_of_zeros_is_refused_as_incomplete(copied, name):
     changed(copied, lambda tensors: tensors[name].zero_())
-    with pytest.raises(
-        ModelError, match=f"all numbers of {name} are zero, so the file is incomplete"
-    ):
+    with pytest.raises(ModelError, match=f"all numbers of {name} are zero, so the"):
         Model.load(copied, device="cpu")
 
 
@@ -98,9 +96,7 @@ def test_matrix_of_zeros_runs_from_memory(copied):
 def test_a_quantized_matrix_of_zeros_is_refused_as_incomplete(tmp_path, form):
     write(starter.draft(), tmp_path / "model", form)
     changed(tmp_path / "model", lambda tensors: tensors[LAYER + "_scale"].zero_())
-    with pytest.raises(
-        ModelError, match=f"all numbers of {LAYER} are zero, so the file is incomplete"
-    ):
+    with pytest.raises(ModelError, match=f"all numbers of {LAYER} are zero, so the"):
         Model.load(tmp_path / "model", device="cpu")
 
 
@@ -176,10 +172,7 @@ def test_only_vision_weights_may_be_missing(tmp_path):
 
 def test_numbers_too_large_for_a_dtype_are_refused(copied):
     changed(copied, lambda tensors: tensors[LAYER][3, 4].fill_(1e6))
-    with pytest.raises(
-        ModelError,
-        match=f"{LAYER} holds NaN or infinite numbers in float16.*use dtype='float32'",
-    ):
+    with pytest.raises(ModelError, match=r"NaN or infinite .*use dtype='float32'"):
         Model.load(copied, device="cpu", dtype="float16")
     assert Model.load(copied, device="cpu", dtype="float32").dtype == torch.float32
 
@@ -233,9 +226,7 @@ def test_odd_tensor_of_a_head_is_named(name, tmp_path):
     )
     with pytest.raises(ModelError, match=f"lacks {odd}"):
         load(lambda tensors: tensors.pop(odd))
-    with pytest.raises(
-        ModelError, match="it holds strange, which its config has no place for"
-    ):
+    with pytest.raises(ModelError, match="strange, which its config has no place for"):
         load(lambda tensors: tensors.update(strange=torch.ones(2)))
     with pytest.raises(ModelError, match=f"{odd} holds NaN or infinite numbers"):
         load(lambda tensors: tensors[odd][0, 0].fill_(float("nan")))
@@ -257,13 +248,7 @@ def test_pickled_weights_that_hold_code_are_refused_and_not_run(copied, head):
     torch.save({"weight": Evil(copied / "ran")}, copied / "pytorch_model.bin")
     if head:
         configured(copied, architectures=["MedusaModel"], medusa_num_heads=2)
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"pickled file \(\.bin\) is damaged or holds more than "
-            r"tensors.*safetensors"
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"\(\.bin\) is damaged.*safetensors"):
         method("medusa").load(copied, family_target(), None) if head else Model.load(
             copied, device="cpu"
         )
@@ -287,7 +272,7 @@ def test_pickled_tensors_are_read(copied):
     [
         (
             '{"weight_map": {"a": "one.safetensors"}}',
-            "names one.safetensors, which does not exist. Copy all files",
+            "names one.safetensors, which does",
         ),
         ('{"weight_map": null}', "names no files"),
         ("null", "holds no JSON object"),
@@ -316,32 +301,11 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        (
-            {"hidden_size": 10**6},
-            (
-                r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not \[\d+, "
-                r"1000000\]"
-            ),
-        ),
-        (
-            {"vocab_size": 10**9},
-            (
-                r"model\.embed_tokens\.weight has the shape \[\d+, 128\], not "
-                r"\[1000000000, 128\]"
-            ),
-        ),
-        (
-            {"intermediate_size": 10**9},
-            r"down_proj\.weight has the shape \[128, 384\], not \[128, 1000000000\]",
-        ),
-        (
-            {"num_hidden_layers": 50_000},
-            "num_hidden_layers in its config is 50000, and its files hold 20 tensors",
-        ),
-        (
-            {"num_hidden_layers": 10**9},
-            "num_hidden_layers must be at most 100000, got 1000000000",
-        ),
+        ({"hidden_size": 10**6}, (r"the shape \[\d+, 128\], not \[\d+, 1000000\]")),
+        ({"vocab_size": 10**9}, (r"shape \[\d+, 128\], not \[1000000000, 128\]")),
+        ({"intermediate_size": 10**9}, r"shape \[128, 384\], not \[128, 1000000000\]"),
+        ({"num_hidden_layers": 50_000}, "is 50000, and its files hold 20 tensors"),
+        ({"num_hidden_layers": 10**9}, "at most 100000, got 1000000000"),
     ],
     ids=["width", "vocabulary", "MLP", "layers", "very many layers"],
 )

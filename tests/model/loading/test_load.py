@@ -33,9 +33,7 @@ def copied(tmp_path: Path) -> Path:
 def test_cut_weights_are_refused(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
-    with pytest.raises(
-        ModelError, match=r"^cannot load a model from '.*model': .+\. Give a folder"
-    ):
+    with pytest.raises(ModelError, match=r"^cannot load .*model': .+\. Give a folder"):
         Model.load(copied)
 
 
@@ -54,10 +52,7 @@ def test_weights_of_another_size_are_refused(copied):
         (RuntimeError("the first line:\nthe second"), "first line. Give a folder"),
         (ImportError("needs a package"), "needs a package. Give a folder"),
         (RuntimeError("\n"), "RuntimeError. Give a folder"),
-        (
-            torch.OutOfMemoryError("no memory"),
-            "does not fit on cpu: no memory. Try a smaller dtype",
-        ),
+        (torch.OutOfMemoryError("no memory"), "does not fit on cpu: no memory"),
         (ModelError("said already"), "^said already$"),
     ],
 )
@@ -72,10 +67,7 @@ def test_every_failure_says_what_to_do(monkeypatch, error, said):
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./none", "~/no/such/folder"])
 def test_tokenizer_of_a_missing_folder_is_refused(source):
-    with pytest.raises(
-        ModelError,
-        match=f"cannot load a tokenizer from {source}: no such folder exists$",
-    ):
+    with pytest.raises(ModelError, match=f"tokenizer from {source}: no such folder"):
         load_tokenizer(source)
 
 
@@ -87,10 +79,7 @@ def test_missing_folder_is_refused(tmp_path):
 @pytest.mark.parametrize("device", ["nonsense", "cuda:77", ""])
 def test_a_device_that_is_not_here_is_refused(device):
     """Some of these torch calls a RuntimeError, some an AssertionError."""
-    with pytest.raises(
-        ModelError,
-        match=f"cannot use device '{device}': .*Use 'auto', 'cpu' or one that",
-    ):
+    with pytest.raises(ModelError, match=f"cannot use device '{device}': .*Use 'auto'"):
         Model.load(starter.draft(), device=device)
 
 
@@ -150,7 +139,5 @@ def test_models_are_float32_without_a_compiler(slow_bfloat16, monkeypatch):
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setattr(forward, "library", forward.library.__wrapped__)
     monkeypatch.setattr(compiler, "_warned", set())  # once per process otherwise
-    with pytest.warns(
-        RuntimeWarning, match="C code is off and PyTorch computes instead"
-    ):
+    with pytest.warns(RuntimeWarning, match="is off and PyTorch computes instead"):
         assert Model.load(starter.draft(), device="cpu").dtype == torch.float32

@@ -284,8 +284,5 @@ def test_weights_lie_in_a_file_until_quantized(name, how, probes, request, tmp_p
     assert not any(str(probes.parent) in line and "(deleted)" in line for line in maps)
     probes.parent.rename(probes.parent.with_suffix(".away"))
     probes.parent.write_text("a file")
-    with pytest.raises(
-        ModelError,
-        match="do not fit in the free memory, and no file can be made for them",
-    ):
+    with pytest.raises(ModelError, match="do not fit in the free memory, and no"):
         Model.load(path, device="cpu", **how)

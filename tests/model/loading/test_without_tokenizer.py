@@ -71,8 +71,7 @@ def test_tokens_may_be_named_by_their_ids():
 )
 def test_parameters_that_need_text_are_refused(wrong):
     with pytest.raises(
-        InvalidRequest,
-        match=r"cannot read or write text: .* runs without a tokenizer.*Give token ids",
+        InvalidRequest, match=r"text: .* without a tokenizer.*token ids"
     ):
         llm().generate(PROMPT, asked(**wrong))
     assert len(llm().generate(PROMPT, asked())[0].tokens) == 24
@@ -86,10 +85,7 @@ def test_texts_and_chats_are_refused():
         lambda: llm().chat([{"role": "user", "content": "Hello"}]),
         lambda: llm().tokenizer,
     ):
-        with pytest.raises(
-            InvalidRequest,
-            match="cannot read or write text: this model runs without a tokenizer",
-        ):
+        with pytest.raises(InvalidRequest, match="this model runs without a tokenizer"):
             call()
 
 
@@ -106,10 +102,7 @@ def test_folders_without_tokenizers_are_models_and_drafts(tmp_path: Path):
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_methods_that_translate_text_are_refused(method, tmp_path: Path):
     tiny_models.build("llama").save_pretrained(tmp_path / "draft")
-    with pytest.raises(
-        VocabularyMismatch,
-        match="cannot translate draft tokens: the target has no tokenizer",
-    ):
+    with pytest.raises(VocabularyMismatch, match="the target has no tokenizer"):
         LLM(
             tiny_models.build("llama"),
             tokenizer=False,

@@ -29,7 +29,7 @@ def test_text_beyond_its_room_is_refused_before_writing(drive):
     backend.read([Read(1, 40, text[40:])])  # just fits
     for outgrown in (Read(1, 40, text[:25]), Read(1, 40, text[:22], [-1] * 25, held=3)):
         with pytest.raises(
-            ModelError, match=f"sequence 1: it exceeds its capacity of {ROOM} tokens"
+            ModelError, match=f"it exceeds its capacity of {ROOM} tokens"
         ):
             backend.read([Read(2, 0, text[::-1]), outgrown])
     backend.open(3, ROOM)

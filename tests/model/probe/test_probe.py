@@ -71,17 +71,9 @@ def test_backend_can_be_chosen(backend, mode):
 
 
 def test_impossible_backend_is_refused():
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"cannot run this model on backend 'native': it is made for bfloat16 on "
-            r"CPU"
-        ),
-    ):
+    with pytest.raises(ModelError, match="it is made for bfloat16 on CPU"):
         Model.load(starter.draft(), dtype="float32", backend="native")
-    with pytest.raises(
-        ModelError, match=r"cannot run this model on backend 'pool': .*; "
-    ):
+    with pytest.raises(ModelError, match=r"run this model on backend 'pool': .*; "):
         Model(build("mamba"), backend="pool")
     ways = "backend='pol': choose one of native, graph, pool, cache, plain, or leave it out"
     with pytest.raises(InvalidRequest, match=ways):

@@ -106,8 +106,5 @@ def test_numbers_have_no_codes(kind):
 
 
 def test_another_type_is_refused_with_the_name_of_the_tensor():
-    with pytest.raises(
-        ModelError,
-        match=r"cannot read the tensor some\.weight: its type IQ2_XXS .*Use.*Q4_K_M",
-    ):
+    with pytest.raises(ModelError, match=r"some\.weight: its type IQ2_XXS .*Q4_K_M"):
         coded("some.weight", "IQ2_XXS", torch.zeros(2, 66, dtype=torch.uint8))

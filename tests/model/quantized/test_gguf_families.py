@@ -60,20 +60,14 @@ def test_a_tensor_without_a_place_is_named(tmp_path):
     path = gguf_files.write(
         model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **extra
     )
-    with pytest.raises(
-        ModelError,
-        match=r"LlamaForCausalLM has no place for its tensor blk\.0\.attn_q_norm\.weight",
-    ):
+    with pytest.raises(ModelError, match=r"place for its tensor blk\.0\.attn_q_norm"):
         load_weights(path, read_config(path), torch.float32)
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (
-            dict(rope_freqs=np.linspace(1, 9, 8, dtype=np.float32)),
-            "other frequencies than Llama 3's",
-        ),
+        (dict(rope_freqs=np.linspace(1, 9, 8, dtype=np.float32)), "other frequencies"),
         (dict(rope__scaling__type="spiral"), "of the kind 'spiral'"),
     ],
 )
@@ -84,7 +78,6 @@ def test_other_rotary_positions_are_refused(fields, reason, tmp_path):
         model, tmp_path / "model.gguf", "llama", rope__dimension_count=16, **fields
     )
     with pytest.raises(
-        ModelError,
-        match=f"it has rotary positions .*{reason}.*Use the same model in safetensors",
+        ModelError, match=f"has rotary positions .*{reason}.*safetensors"
     ):
         read_config(path)

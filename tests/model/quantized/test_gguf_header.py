@@ -59,10 +59,7 @@ def tensor(sizes: list[int], offset: int) -> bytes:
 def refused(path: Path, content: bytes, reason: str) -> None:
     path.write_bytes(content)
     tracemalloc.start()
-    with pytest.raises(
-        ModelError,
-        match=rf"it is not a complete GGUF file: {reason}.*Download it again",
-    ):
+    with pytest.raises(ModelError, match=f"complete GGUF file: {reason}.*again"):
         Model.load(path)
     held = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -136,10 +133,7 @@ def test_more_layers_than_tensors_are_refused(tmp_path):
     writer.add_block_count(10**6)
     writer.add_tensor("token_embd.weight", np.ones((8, 4), dtype=np.float32))
     gguf_files.finish(writer)
-    with pytest.raises(
-        ModelError,
-        match=r"its header says 1000000 layers, and it holds 1 tensors\. Download",
-    ):
+    with pytest.raises(ModelError, match="1000000 layers, and it holds 1 tensors"):
         Model.load(path)
 
 
@@ -148,11 +142,5 @@ def test_sizes_beyond_the_tensors_are_refused(tmp_path):
     gguf_files.quantized(
         gguf_files.small(tmp_path), path, "F32", **{"llama.feed_forward_length": 10**9}
     )
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"blk\.0\.ffn_gate\.weight holds 49152 weights, and its fields ask for "
-            r"128000"
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"49152 weights, and its fields .* 128000"):
         Model.load(path)

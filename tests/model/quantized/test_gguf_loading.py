@@ -158,10 +158,7 @@ def test_a_split_that_is_not_known_is_a_warning(plain, tmp_path):
     file = gguf_files.quantized(
         plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.pre": "viking"}
     )
-    with pytest.warns(
-        UserWarning,
-        match="splits text by 'viking', which is read as GPT-2's.*Give tokenizer=",
-    ):
+    with pytest.warns(UserWarning, match="'viking', which is read as GPT-2's"):
         load_tokenizer(file)
 
 
@@ -238,9 +235,7 @@ def test_a_file_of_the_hub_is_found_in_the_cache(cached):
 
 def test_a_file_that_is_not_in_the_cache_is_named(cached):
     for load in (Model.load, load_tokenizer, LLM):
-        with pytest.raises(
-            ModelError, match=r"'some/model:modle\.gguf'|some/model.*does not answer"
-        ):
+        with pytest.raises(ModelError, match=r"modle\.gguf'|some/model.*does not"):
             load("some/model:modle.gguf")
 
 
@@ -251,13 +246,7 @@ def test_a_file_that_is_not_in_the_cache_is_named(cached):
 def test_a_typo_in_a_path_is_named(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for load in (Model.load, load_tokenizer, LLM):
-        with pytest.raises(
-            ModelError,
-            match=(
-                r"cannot load '.*modle\.gguf': no such file exists\. Give the path "
-                r".* repo/id:name\.gguf"
-            ),
-        ):
+        with pytest.raises(ModelError, match=r"no such file exists\. Give"):
             load(name)
 
 
@@ -266,22 +255,13 @@ def test_a_file_that_ends_too_soon_is_no_complete_one(plain, tmp_path, length):
     short = tmp_path / "short.gguf"
     short.write_bytes(plain.read_bytes()[:length])
     for load in (Model.load, load_tokenizer):
-        with pytest.raises(
-            ModelError,
-            match=(
-                r"cannot read .*short\.gguf: it is not a complete GGUF file: .+ "
-                r"Download it"
-            ),
-        ):
+        with pytest.raises(ModelError, match=r"not a complete GGUF file: .+"):
             load(short)
 
 
 def test_another_file_is_no_gguf_file(tmp_path):
     (tmp_path / "text.gguf").write_text("once upon a time " * 100)
-    with pytest.raises(
-        ModelError,
-        match=r"it is not a complete GGUF file: it does not begin with GGUF\. Download it again",
-    ):
+    with pytest.raises(ModelError, match=r"it does not begin with GGUF\. Download it"):
         Model.load(tmp_path / "text.gguf")
 
 
@@ -289,13 +269,7 @@ def test_a_missing_package_is_named(plain, tmp_path, monkeypatch):
     copy = shutil.copy(plain, tmp_path / "copy.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)
     for load in (Model.load, load_tokenizer):
-        with pytest.raises(
-            ModelError,
-            match=(
-                r"copy\.gguf: .*gguf is not installed\. Run: pip install "
-                r"'foreword\[gguf\]'"
-            ),
-        ):
+        with pytest.raises(ModelError, match=r"copy\.gguf: .*gguf is not installed"):
             load(copy)
 
 
@@ -308,35 +282,16 @@ def test_a_type_that_is_not_supported_is_named(tmp_path):
         raw_dtype=kind,
     )
     gguf_files.finish(writer)
-    with pytest.raises(
-        ModelError,
-        match=r"cannot read the tensor token_embd\.weight: its type IQ2_XXS is not",
-    ):
+    with pytest.raises(ModelError, match=r"token_embd\.weight: its type IQ2_XXS"):
         Model.load(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(
     ("architecture", "fields", "reason"),
     [
-        (
-            "bert",
-            {},
-            (
-                r"its architecture 'bert' is not supported\. Use a file of one of "
-                r"llama, "
-                r"qwen2"
-            ),
-        ),
-        (
-            "llama",
-            {"split.count": 3},
-            r"it is one of 3 parts, .* Name the parts NAME-00001-of-00003\.gguf",
-        ),
-        (
-            "llama",
-            {},
-            r"it lacks token_embd\.weight\. Use a file that holds a language model",
-        ),
+        ("bert", {}, (r"'bert' is not supported\. Use a file of one of llama")),
+        ("llama", {"split.count": 3}, r"one of 3 parts, .* NAME-00001-of-00003\.gguf"),
+        ("llama", {}, r"lacks token_embd\.weight\. Use a file that holds a"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(
@@ -352,10 +307,7 @@ def test_files_that_hold_something_else_are_refused(
 
 
 def test_a_file_without_a_tokenizer_says_so():
-    with pytest.raises(
-        ModelError,
-        match=r"cannot load a tokenizer from .*mixed\.gguf: .*tokenizer=False",
-    ):
+    with pytest.raises(ModelError, match=r"tokenizer from .*mixed\.gguf: .*=False"):
         load_tokenizer(QUANTIZED)
     assert (
         LLM(QUANTIZED, tokenizer=False, method="none")

@@ -163,18 +163,14 @@ def test_a_missing_part_is_named(parts, lacking):
     parts[lacking].unlink()
     for load in (Model.load, load_tokenizer, LLM):
         with pytest.raises(
-            ModelError,
-            match=rf"lacks {parts[lacking].name}\. Download all parts of the model",
+            ModelError, match=f"lacks {parts[lacking].name}\\. Download"
         ):
             load(named)
 
 
 def test_a_damaged_part_is_named(parts):
     parts[1].write_bytes(parts[1].read_bytes()[:-1000])
-    with pytest.raises(
-        ModelError,
-        match=r"model-00002-of-00003\.gguf is not a complete GGUF file: the tensor",
-    ):
+    with pytest.raises(ModelError, match=r"00002-of-00003\.gguf is not a complete"):
         Model.load(parts[0])
 
 
@@ -182,10 +178,7 @@ def test_parts_that_were_exchanged_are_named(parts):
     content = parts[1].read_bytes()
     parts[1].write_bytes(parts[2].read_bytes())
     parts[2].write_bytes(content)
-    with pytest.raises(
-        ModelError,
-        match=r"model-00002-of-00003\.gguf holds part 3 of 3, not part 2 of 3",
-    ):
+    with pytest.raises(ModelError, match=r"00002-of-00003\.gguf holds part 3 of 3"):
         Model.load(parts[0])
 
 
@@ -196,27 +189,9 @@ EMBEDDINGS, NORM = "token_embd.weight", "output_norm.weight"
     ("second", "reason"),
     [
         ((1, 3, 2, NORM), r"a-00002-of-00002\.gguf holds part 2 of 3, not part 2 of 2"),
-        (
-            (1, 2, 9, NORM),
-            (
-                r"a-00002-of-00002\.gguf is a part of another model than "
-                r"a-00001-of-00002\.gguf: split\.tensors\.count is 9, not 2"
-            ),
-        ),
-        (
-            (1, 2, 2, EMBEDDINGS),
-            (
-                r"a-00001-of-00002\.gguf and a-00002-of-00002\.gguf both hold the "
-                r"tensor token_embd\.weight"
-            ),
-        ),
-        (
-            (1, 2, 2, NORM, "output.weight"),
-            (
-                r"a-00001-of-00002\.gguf says that there are 2 tensors, and "
-                r"a-00001-of-00002\.gguf to a-00002-of-00002\.gguf hold 3"
-            ),
-        ),
+        ((1, 2, 9, NORM), ("part of another model .* count is 9, not 2")),
+        ((1, 2, 2, EMBEDDINGS), (r"both hold the tensor token_embd\.weight")),
+        ((1, 2, 2, NORM, "output.weight"), ("there are 2 tensors, and .* hold 3")),
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused(tmp_path, second, reason):

@@ -106,13 +106,7 @@ def test_a_window_of_lfm2_is_refused(tmp_path):
     path = gguf_files.quantized(
         HERE / "gguf-lfm2" / "model.gguf", tmp_path / "model.gguf", "Q8_0", **more
     )
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"cannot read .*: its sliding window is not supported with this "
-            r"architecture"
-        ),
-    ):
+    with pytest.raises(ModelError, match="sliding window is not supported"):
         read_config(path)
 
 

@@ -86,13 +86,7 @@ def test_another_kind_of_tokenizer_is_refused(plain, tmp_path):
     path = words(
         plain, tmp_path / "model.gguf", "lfm2", **{"tokenizer.ggml.model": "llama"}
     )
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"its kind 'llama' is not supported with this architecture\. Give "
-            r"tokenizer="
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"'llama' is not supported .*tokenizer="):
         load_tokenizer(path)
 
 

@@ -65,17 +65,9 @@ def missing(part: str) -> Edit:
         ("awq", missing(".qzeros"), r"\.qzeros is missing"),
         ("compressed-w4a16", missing(".weight_scale"), r"\.weight_scale is missing"),
         ("compressed-w4a16", missing(".weight_packed"), r"\.weight_packed is missing"),
-        (
-            "compressed-w8a8",
-            missing(".weight_scale"),
-            r"\.weight holds int8 and has no scale",
-        ),
+        ("compressed-w8a8", missing(".weight_scale"), "holds int8 and has no scale"),
         ("bitsandbytes-nf4", missing(".weight.absmax"), r"\.weight\.absmax is missing"),
-        (
-            "bitsandbytes-nf4",
-            missing(".weight.nested_absmax"),
-            r"\.weight\.nested_absmax is missing",
-        ),
+        ("bitsandbytes-nf4", missing(".weight.nested_absmax"), "absmax is missing"),
         (
             "bitsandbytes-8",
             lambda tensors: [
@@ -85,26 +77,10 @@ def missing(part: str) -> Edit:
         ),
         ("bitsandbytes-8", missing(".SCB"), r"\.SCB is missing"),
         ("torchao-int8", missing("._weight_scale"), r"\._weight_scale is missing"),
-        (
-            "gptq-4",
-            changed(".scales", lambda held: held[:, :32]),
-            "has 16 bits a weight, and only 2, 3, 4 and 8 are",
-        ),
-        (
-            "awq",
-            changed(".qweight", lambda held: held[:, :4]),
-            r"\.qweight has the shape \[64, 4\], not \[any, 16\]",
-        ),
-        (
-            "awq",
-            changed(".qweight", lambda held: held[:48]),
-            r"\.weight has the shape \[128, 48\], not \[128, 64\]",
-        ),
-        (
-            "awq",
-            changed(".qweight", lambda held: held[:33]),
-            "has 2 groups, which do not divide its 33 inputs evenly",
-        ),
+        ("gptq-4", changed(".scales", lambda held: held[:, :32]), "16 bits a weight"),
+        ("awq", changed(".qweight", lambda held: held[:, :4]), r"the shape \[64, 4\]"),
+        ("awq", changed(".qweight", lambda held: held[:48]), r"shape \[128, 48\]"),
+        ("awq", changed(".qweight", lambda held: held[:33]), "not divide its 33"),
         (
             "compressed-w8a8",
             changed(".weight_scale", lambda held: held[:9]),
@@ -115,11 +91,7 @@ def missing(part: str) -> Edit:
             changed(".weight_zero_point", lambda held: held[:, :1]),
             r"\.weight_zero_point is for 1 groups, not 2",
         ),
-        (
-            "compressed-w8a8",
-            changed(".weight", lambda held: held.float()),
-            r"\.weight holds float32, and only int8",
-        ),
+        ("compressed-w8a8", changed(".weight", lambda held: held.float()), "float32"),
         (
             "bitsandbytes-nf4",
             changed(".weight", lambda held: held[:99]),
@@ -135,28 +107,18 @@ def missing(part: str) -> Edit:
             changed(".g_idx", lambda held: held + 1),
             "a group of inputs that is not one of 2",
         ),
-        (
-            "gptq-4",
-            changed(".scales", lambda held: held * float("nan")),
-            r"\.weight holds NaN or infinite numbers",
-        ),
+        ("gptq-4", changed(".scales", lambda held: held * float("nan")), "holds NaN"),
         (
             "gptq-4",
             lambda tensors: tensors.update(strange=torch.ones(2)),
             "it holds strange, which its config has no",
         ),
-        (
-            "gptq-4",
-            lambda tensors: tensors.pop("model.norm.weight"),
-            r"it lacks model\.norm\.weight",
-        ),
+        ("gptq-4", lambda tensors: tensors.pop("model.norm.weight"), r"lacks model\."),
     ],
 )
 def test_a_tensor_that_cannot_be_read_is_named(tmp_path, name, edit, said):
     folder = edited(name, tmp_path, edit)
-    with pytest.raises(
-        ModelError, match=rf"^cannot (load|use) the weights of '.*': .*{said}"
-    ):
+    with pytest.raises(ModelError, match=f"^cannot (load|use) the weights of .*{said}"):
         loaded(folder)
 
 
@@ -164,10 +126,7 @@ def test_other_bits_are_refused(tmp_path):
     def six(tensors: dict[str, Tensor]) -> None:
         tensors[f"{LAYER}.qzeros"] = torch.zeros(2, 24, dtype=torch.int32)
 
-    with pytest.raises(
-        ModelError,
-        match=rf"{LAYER}\.qweight has 6 bits a weight, and only 2, 3, 4 and 8 are read",
-    ):
+    with pytest.raises(ModelError, match=f"{LAYER}\\.qweight has 6 bits a weight"):
         loaded(edited("gptq-4", tmp_path / "gptq", six))
     with pytest.raises(ModelError, match="has 6 bits a weight and 128 outputs"):
         loaded(
@@ -182,27 +141,15 @@ def test_other_bits_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        (
-            "gptq-4",
-            dict(checkpoint_format="marlin"),
-            "checkpoint_format='marlin' of its quantization_config is not",
-        ),
-        (
-            "awq",
-            dict(version="gemv"),
-            "version='gemv' of its quantization_config is not supported",
-        ),
+        ("gptq-4", dict(checkpoint_format="marlin"), "checkpoint_format='marlin'"),
+        ("awq", dict(version="gemv"), "version='gemv' of its"),
         ("awq", dict(bits=3), "bits=3 of its quantization_config is not supported"),
         (
             "compressed-w8a8",
             dict(transform_config={"config_groups": {}}),
             "transform_config of its quantization_config",
         ),
-        (
-            "gptq-4",
-            dict(quant_method="sixbits"),
-            "quant_method='sixbits' of its quantization_config is not",
-        ),
+        ("gptq-4", dict(quant_method="sixbits"), "quant_method='sixbits'"),
     ],
 )
 def test_settings_that_cannot_be_read_are_named(tmp_path, name, settings, said):
@@ -213,10 +160,7 @@ def test_settings_that_cannot_be_read_are_named(tmp_path, name, settings, said):
 def test_pickled_weights_are_refused(tmp_path):
     folder = edited("gptq-4", tmp_path)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(
-        ModelError,
-        match=r"read from model\.safetensors, which does not exist\. Use a checkpoint in",
-    ):
+    with pytest.raises(ModelError, match=r"model\.safetensors, which does not exist"):
         loaded(folder)
 
 
@@ -238,9 +182,7 @@ def test_zero_biases_that_the_model_lacks_do_not_matter(tmp_path):
         tmp_path / "one",
         lambda tensors: tensors.update({f"{LAYER}.bias": torch.ones(128)}),
     )
-    with pytest.raises(
-        ModelError, match=rf"it holds {LAYER}\.bias, which its config has no place for"
-    ):
+    with pytest.raises(ModelError, match=f"{LAYER}\\.bias, which its config has no"):
         loaded(biased)
 
 

@@ -56,8 +56,5 @@ def test_missing_scales_are_named(folder, tmp_path):
     name = "model.layers.0.mlp.experts.down_proj_scales"
     del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        ModelError,
-        match=rf"cannot load the weights of .*: {name} is missing\. Download",
-    ):
+    with pytest.raises(ModelError, match=f"the weights of .*: {name} is missing"):
         load_weights(tmp_path, read_config(tmp_path), torch.bfloat16)

@@ -96,8 +96,6 @@ def test_a_model_whose_sizes_do_not_fit_is_refused(tmp_path):
     folder = tmp_path / "odd"
     config = LlamaConfig(**sizes(48, 80, 3, layers=1), vocab_size=64)
     LlamaForCausalLM(config).save_pretrained(folder)
-    with pytest.raises(
-        ModelError, match=r"has no nn\.Linear layer with a multiple of 64 inputs"
-    ):
+    with pytest.raises(ModelError, match=r"no nn\.Linear layer with a multiple of"):
         write(folder, tmp_path / "out", "int4")
     assert not (tmp_path / "out").exists()

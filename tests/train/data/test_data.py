@@ -48,15 +48,9 @@ def test_chats_and_texts_are_read_in_order(tmp_path, name):
         ('{"text": 5}', "'text' must be a string"),
         ('{"text": "x", "source": 3}', "'source' must be a string"),
         ('{"messages": []}', "one or more"),
-        (
-            '{"messages": [{"role": "user"}]}',
-            "message 1 must have 'role' and 'content'",
-        ),
+        ('{"messages": [{"role": "user"}]}', "1 must have 'role' and 'content'"),
         ('{"messages": [{"role": "user", "content": "x"}, "y"]}', "message 2"),
-        (
-            '{"messages": [{"role": "user", "content": "x"}]}',
-            "no turn of the assistant",
-        ),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "turn of the assistant"),
     ],
 )
 def test_bad_record_is_named_by_file_and_line(tmp_path, line, says):

@@ -152,11 +152,7 @@ def test_settings_of_the_text_config(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "scale", "said"),
     [
-        (
-            dict(weight_block_size=[32, 32]),
-            torch.ones(3, 2),
-            r"\(32 x 32\) of \[40, 48",
-        ),
+        (dict(weight_block_size=[32, 32]), torch.ones(3, 2), r"\(32 x 32\) of \[40"),
         (dict(weight_block_size=None), torch.ones(0, 1), r"\(any size\) of \[40, 48\]"),
         (dict(weight_block_size=None), torch.ones(7, 1), r"\(any size\) of \[40, 48\]"),
         (
