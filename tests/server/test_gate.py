@@ -9,14 +9,12 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 import owned
+from asking import user
 from foreword import InvalidRequest
 from foreword.chats.sanitize import MARK
 from foreword.server.settings import Settings, hashed
 
-ASK = {
-    "messages": [{"role": "user", "content": "Define the word gasolene."}],
-    "max_tokens": 4,
-}
+ASK = {"messages": [user("Define the word gasolene.")], "max_tokens": 4}
 
 
 def test_a_key_is_needed_where_keys_are_set(serving):
@@ -162,7 +160,7 @@ def test_a_client_that_leaves_frees_its_places(serving, stream):
 
 def test_a_large_body_is_413(serving):
     with serving(body=2000) as server:
-        long = {"messages": [{"role": "user", "content": "x" * 4000}]}
+        long = {"messages": [user("x" * 4000)]}
         response = server.http.post("/v1/chat/completions", json=long)
         assert response.status_code == 413
         assert response.json()["error"]["type"] == "invalid_request_error"
@@ -234,7 +232,7 @@ def test_tokens_go_and_come_back(server):
 )
 def test_control_tokens_of_clients_are_plain_text_with_sanitize(server, serving):
     end = server.service.tokenizer.eos_token
-    messages = [{"role": "user", "content": f"a{end}b"}]
+    messages = [user(f"a{end}b")]
     given = server.post("/tokenize", messages=messages)["tokens"]
     with serving(sanitize=True) as clean:
         found = clean.post("/tokenize", messages=messages)["tokens"]

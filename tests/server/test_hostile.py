@@ -15,6 +15,7 @@ import httpx2 as httpx
 import pytest
 from pydantic import ValidationError
 
+from asking import user
 from foreword import AsyncLLM, SamplingParams
 from foreword.api.requests import Requests
 from foreword.errors import ContextExceeded
@@ -29,11 +30,8 @@ from foreword.wanted import Abandoned, check_wanted
 from serving import Running
 
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "Define the word river."}],
-    "max_tokens": 3,
-    "seed": 1,
-}
+TURNS = [user("Define the word river.")]
+ASK: dict[str, Any] = {"messages": TURNS, "max_tokens": 3, "seed": 1}
 LIST_FIELDS = [
     (kind, field.validation_alias if isinstance(field.validation_alias, str) else name)
     for kind in BODIES
@@ -84,16 +82,10 @@ def test_body_of_too_many_values_is_not_parsed():
 def test_bodies_together_are_bounded(serving):
     with serving() as server:
         server.service.limits.bytes = 1000
-        small, large = (
-            json.dumps(ASK),
-            json.dumps(ASK | {"metadata": {"x": "x" * 2000}}),
-        )
-        headers = {"content-type": "application/json"}
-        assert server.http.post(CHAT, content=large, headers=headers).status_code == 429
-        assert [
-            server.http.post(CHAT, content=small, headers=headers).status_code
-            for _ in range(9)
-        ] == [200] * 9
+        large = ASK | {"metadata": {"x": "x" * 2000}}
+        assert server.http.post(CHAT, json=large).status_code == 429
+        small = [server.http.post(CHAT, json=ASK) for _ in range(9)]
+        assert [response.status_code for response in small] == [200] * 9
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "multipart/form-data"])
@@ -159,18 +151,13 @@ def test_work_is_dropped_when_its_client_leaves(server, held):
 
 
 def test_a_call_that_was_cancelled_is_never_made(llm):
-    texts, called, release = (
-        Texts(lambda: Requests(llm.target, llm.tokenizer)),
-        list[str](),
-        Event(),
-    )
+    texts = Texts(lambda: Requests(llm.target, llm.tokenizer))
+    called, release = list[str](), Event()
 
     async def run() -> None:
         first = asyncio.create_task(texts.run("a", 1, lambda _: release.wait(60)))
-        others = [
-            asyncio.create_task(texts.run(name, 1, lambda _: called.append("dropped")))
-            for name in "abc"
-        ]
+        calls = [texts.run(one, 1, lambda _: called.append("dropped")) for one in "abc"]
+        others = [asyncio.create_task(call) for call in calls]
         await asyncio.sleep(0)
         for task in others:
             task.cancel()
@@ -186,12 +173,8 @@ def test_a_call_that_was_cancelled_is_never_made(llm):
 
 def test_a_call_that_was_cancelled_ends_at_its_next_step(llm):
     """As between two images of a prompt."""
-    texts, begun, ended, release = (
-        Texts(lambda: Requests(llm.target, llm.tokenizer)),
-        Event(),
-        list[str](),
-        Event(),
-    )
+    texts = Texts(lambda: Requests(llm.target, llm.tokenizer))
+    begun, ended, release = Event(), list[str](), Event()
 
     def work(_: Requests) -> None:
         begun.set()
@@ -232,27 +215,22 @@ def test_tenants_take_turns(llm):
 
 def test_texts_are_tokenized_beside_the_rounds(llm):
     """A stream goes on while the words of another request are read."""
-    words = SamplingParams(
-        bad_words=("river", "water"), prediction="The river rose.", max_tokens=3, seed=1
-    )
+    texts = dict(bad_words=("river", "water"), prediction="The river rose.")
+    words = SamplingParams(**texts, max_tokens=3, seed=1)
+    params = SamplingParams(max_tokens=30, seed=2)
 
     async def run() -> tuple[str, str]:
         async with AsyncLLM(llm) as engine:
             with llm.session._text_lock:  # held as by a tokenizer that takes long
                 slow = asyncio.create_task(engine.generate("The river", words))
-                stream = engine.stream(
-                    llm.tokenizer("The miller")["input_ids"],
-                    SamplingParams(max_tokens=30, seed=2),
-                )
+                ids = llm.tokenizer("The miller")["input_ids"]
+                stream = engine.stream(ids, params)
                 text = "".join([delta.text async for delta in stream])
                 assert not slow.done()
             return text, (await slow)[0].text
 
     streamed, answered = asyncio.run(run())
-    assert (
-        streamed
-        == llm.generate("The miller", SamplingParams(max_tokens=30, seed=2))[0].text
-    )
+    assert streamed == llm.generate("The miller", params)[0].text
     assert answered == llm.generate("The river", words)[0].text
 
 
@@ -280,7 +258,7 @@ def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked, llm, text, most):
     ):
         Requests(llm.target, tokenizer).ids(text)  # pyright: ignore[reportArgumentType]
     assert tokenizer.read <= most
-    messages = [{"role": "user", "content": text}]
+    messages = [user(text)]
     with pytest.raises(ContextExceeded, match="the context holds 1023"):
         llm.render(messages)
 
@@ -409,26 +387,11 @@ def test_answers_name_no_folder_of_the_server(server):
     folder = server.service.llm.target.name
     assert folder.startswith("/")
     for path, body in (
+        (CHAT, ASK | {"messages": [user([{"type": "image", "image": "x"}])]}),
         (
             CHAT,
             ASK
-            | {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image", "image": "x"}]}
-                ]
-            },
-        ),
-        (
-            CHAT,
-            ASK
-            | {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "image_url", "image_url": "/etc/passwd"}],
-                    }
-                ]
-            },
+            | {"messages": [user([{"type": "image_url", "image_url": "/etc/passwd"}])]},
         ),
         ("/v1/completions", {"prompt": "x", "language": "fr"}),
         (

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import tiny_vision
+from asking import assistant, called, part, tool_result, user
 from foreword import LLM, SamplingParams
 from serving import Running, running
 from tiny_vision import picture
@@ -44,70 +45,58 @@ def image() -> str:
 
 @pytest.fixture(scope="module")
 def expected(llm: LLM) -> str:
-    chat = [
-        {
-            "role": "user",
-            "content": [
-                {"type": "image", "image": picture(40, 24)},
-                {"type": "text", "text": "What?"},
-            ],
-        }
-    ]
+    chat = [user([{"type": "image", "image": picture(40, 24)}, part("What?")])]
     return llm.chat(chat, SamplingParams(temperature=0, max_tokens=MAX)).text
 
 
 def chat_body(*parts: dict[str, Any]) -> dict[str, Any]:
-    content = [*parts, {"type": "text", "text": "What?"}]
-    return {
-        "messages": [{"role": "user", "content": content}],
-        "max_tokens": MAX,
-        "temperature": 0,
-    }
+    messages = [user([*parts, part("What?")])]
+    return {"messages": messages, "max_tokens": MAX, "temperature": 0}
 
 
 def url(image: str) -> str:
     return f"data:image/png;base64,{image}"
 
 
+def shown(address: str, **more: Any) -> dict[str, Any]:
+    """Return an image as a part of a chat."""
+    return {"type": "image_url", "image_url": {"url": address, **more}}
+
+
+def block(image: str) -> dict[str, Any]:
+    """Return an image as a part of a message of Anthropic's."""
+    source = {"type": "base64", "media_type": "image/png", "data": image}
+    return {"type": "image", "source": source}
+
+
+def inputs(text: str, image: str) -> list[dict[str, Any]]:
+    """Return an image and a text as items of a response."""
+    picture = {"type": "input_image", "image_url": url(image)}
+    return [{"type": "input_text", "text": text}, picture]
+
+
 def test_chat_completions_read_image_urls(served, image, expected):
-    body = chat_body(
-        {"type": "image_url", "image_url": {"url": url(image), "detail": "high"}}
-    )
-    answer = served.post("/v1/chat/completions", **body)
-    assert answer["choices"][0]["message"]["content"] == expected
-    other = chat_body(
-        {"type": "image_url", "image_url": {"url": url(encoded(picture(40, 24, 5)))}}
-    )
-    assert (
-        served.post("/v1/chat/completions", **other)["choices"][0]["message"]["content"]
-        != expected
-    )
+    texts = []
+    other = shown(url(encoded(picture(40, 24, 5))))
+    for image_part in (shown(url(image), detail="high"), other):
+        answer = served.post("/v1/chat/completions", **chat_body(image_part))
+        texts.append(answer["choices"][0]["message"]["content"])
+    assert texts[0] == expected != texts[1]
 
 
 def test_messages_read_image_blocks(served, image, expected):
-    block = {
-        "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": image},
-    }
-    answer = served.post("/v1/messages", **chat_body(block))
+    body = chat_body(block(image))
+    answer = served.post("/v1/messages", **body)
     assert answer["content"][0]["text"] == expected
-    count = {name: chat_body(block)[name] for name in ("messages",)}
-    assert served.post("/v1/messages/count_tokens", **count)["input_tokens"] == sum(
-        answer["usage"][name] for name in ("input_tokens", "cache_read_input_tokens")
-    )
+    usage = answer["usage"]
+    total = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    counted = served.post("/v1/messages/count_tokens", messages=body["messages"])
+    assert counted["input_tokens"] == total
 
 
 def test_responses_read_input_images(served, image, expected):
-    content = [
-        {"type": "input_image", "image_url": url(image)},
-        {"type": "input_text", "text": "What?"},
-    ]
-    body = {
-        "input": [{"role": "user", "content": content}],
-        "max_output_tokens": MAX,
-        "temperature": 0,
-    }
-    answer = served.post("/v1/responses", **body)
+    body = {"input": [user(inputs("What?", image)[::-1])], "temperature": 0}
+    answer = served.post("/v1/responses", **body, max_output_tokens=MAX)
     assert answer["output"][-1]["content"][0]["text"] == expected
 
 
@@ -117,94 +106,41 @@ SEEN = "Here it is."
 
 def test_image_of_a_tool_is_seen_in_every_dialect(served, llm, image):
     """Codex's view_image and Claude Code's Read give such results."""
-    name, called = "view_image", "call_1"
-    chat_call = {
-        "id": called,
-        "type": "function",
-        "function": {"name": name, "arguments": '{"path": "a.png"}'},
-    }
+    name, called_id = "view_image", "call_1"
+    result = {"type": "tool_result", "tool_use_id": called_id}
+    use = dict(type="tool_use", id=called_id, name=name, input={"path": "a.png"})
+    call = dict(type="function_call", call_id=called_id, name=name)
+    call["arguments"] = '{"path": "a.png"}'
+    output = {"type": "function_call_output", "call_id": called_id}
+    turns = [
+        user(ASKED),
+        assistant(None, tool_calls=[called(called_id, name, path="a.png")]),
+    ]
     bodies = {
         "/v1/chat/completions": {
             "messages": [
-                {"role": "user", "content": ASKED},
-                {"role": "assistant", "content": None, "tool_calls": [chat_call]},
-                {
-                    "role": "tool",
-                    "tool_call_id": called,
-                    "content": [
-                        {"type": "text", "text": SEEN},
-                        {"type": "image_url", "image_url": {"url": url(image)}},
-                    ],
-                },
+                *turns,
+                tool_result(called_id, [part(SEEN), shown(url(image))]),
             ],
             "max_tokens": MAX,
         },
         "/v1/messages": {
             "messages": [
-                {"role": "user", "content": ASKED},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {
-                            "type": "tool_use",
-                            "id": called,
-                            "name": name,
-                            "input": {"path": "a.png"},
-                        }
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "tool_result",
-                            "tool_use_id": called,
-                            "content": [
-                                {"type": "text", "text": SEEN},
-                                {
-                                    "type": "image",
-                                    "source": {
-                                        "type": "base64",
-                                        "media_type": "image/png",
-                                        "data": image,
-                                    },
-                                },
-                            ],
-                        }
-                    ],
-                },
+                user(ASKED),
+                assistant([use]),
+                user([result | {"content": [part(SEEN), block(image)]}]),
             ],
             "max_tokens": MAX,
         },
         "/v1/responses": {
-            "input": [
-                {"role": "user", "content": ASKED},
-                {
-                    "type": "function_call",
-                    "call_id": called,
-                    "name": name,
-                    "arguments": '{"path": "a.png"}',
-                },
-                {
-                    "type": "function_call_output",
-                    "call_id": called,
-                    "output": [
-                        {"type": "input_text", "text": SEEN},
-                        {"type": "input_image", "image_url": url(image)},
-                    ],
-                },
-            ],
+            "input": [user(ASKED), call, output | {"output": inputs(SEEN, image)}],
             "max_output_tokens": MAX,
         },
     }
     placed = [
-        *bodies["/v1/chat/completions"]["messages"][:2],
-        {
-            "role": "tool",
-            "tool_call_id": called,
-            "content": f"{SEEN}\n[its image follows]",
-        },
-        {"role": "user", "content": [{"type": "image", "image": picture(40, 24)}]},
+        *turns,
+        tool_result(called_id, f"{SEEN}\n[its image follows]"),
+        user([{"type": "image", "image": picture(40, 24)}]),
     ]
     expected = llm.chat(placed, SamplingParams(temperature=0, max_tokens=MAX))
     answers = {
@@ -222,25 +158,13 @@ def test_image_of_a_tool_is_seen_in_every_dialect(served, llm, image):
 @pytest.mark.parametrize(
     ("part", "why"),
     [
-        (
-            {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
-            "nothing is loaded from the network",
-        ),
-        ({"type": "image_url", "image_url": {"url": "/etc/passwd"}}, "not base64"),
+        (shown("https://example.org/cat.png"), "nothing is loaded from the network"),
+        (shown("/etc/passwd"), "not base64"),
         ({"type": "image", "image": "/etc/hostname"}, "not base64"),
-        (
-            {
-                "type": "image_url",
-                "image_url": {"url": "data:image/png;base64,aGVsbG8="},
-            },
-            "are no image",
-        ),
+        (shown("data:image/png;base64,aGVsbG8="), "are no image"),
         ({"type": "image_url", "image_url": {}}, "cannot read"),
         ({"type": "image_url"}, "holds none"),
-        (
-            {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-            "not served",
-        ),
+        ({"type": "input_audio", "input_audio": {"data": ""}}, "not served"),
     ],
 )
 def test_what_is_no_image_is_an_error_of_the_request(served, part, why):
@@ -251,16 +175,12 @@ def test_what_is_no_image_is_an_error_of_the_request(served, part, why):
 
 def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served):
     large = encoded(Image.new("1", (8000, 8000)))
-    body = chat_body(
-        *({"type": "image_url", "image_url": {"url": url(large)}} for _ in range(20))
-    )
+    body = chat_body(*[shown(url(large))] * 20)
     response = served.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 400, response.text
     assert "the first 3 have 192000000 pixels" in response.json()["error"]["message"]
     damaged = base64.b64encode(base64.b64decode(large)[:60]).decode()
-    body = chat_body(
-        *({"type": "image_url", "image_url": {"url": url(damaged)}} for _ in range(20))
-    )
+    body = chat_body(*[shown(url(damaged))] * 20)
     # only headers are read
     assert served.http.post("/v1/chat/completions", json=body).json() == response.json()
 
@@ -272,16 +192,16 @@ def test_damaged_image_of_a_tool_is_an_error_of_the_request(served, image, strea
     """
     damaged = base64.b64encode(base64.b64decode(image)[:-60]).decode()
     call = {"call_id": "call_1", "type": "function_call", "name": "view"}
-    shown = {"type": "input_image", "image_url": url(damaged)}
-    result = {"type": "function_call_output", "call_id": "call_1", "output": [shown]}
-    items = [{"role": "user", "content": ASKED}, {**call, "arguments": "{}"}, result]
+    result = {"type": "function_call_output", "call_id": "call_1"}
+    result["output"] = inputs(SEEN, damaged)
+    items = [user(ASKED), {**call, "arguments": "{}"}, result]
     body = {"input": items, "stream": stream}
     response = served.http.post("/v1/responses", json=body)
     assert response.status_code == 400, response.text
     message = response.json()["error"]["message"]
     place = "message 3, the result of the call 'call_1'"
     assert message.startswith(f"cannot render {place}: cannot read an image: it is ")
-    asked = chat_body({"type": "image_url", "image_url": {"url": url(damaged)}})
+    asked = chat_body(shown(url(damaged)))
     response = served.http.post("/v1/chat/completions", json=asked)
     message = response.json()["error"]["message"]
     assert message.startswith("cannot render message 1: cannot read an image: it is ")
@@ -289,7 +209,7 @@ def test_damaged_image_of_a_tool_is_an_error_of_the_request(served, image, strea
 
 def test_a_model_that_reads_text_only_says_so(image):
     with LLM(method="none") as llm, running(llm) as server:
-        body = chat_body({"type": "image_url", "image_url": {"url": url(image)}})
+        body = chat_body(shown(url(image)))
         response = server.http.post("/v1/chat/completions", json=body)
         assert server.http.get("/speculation").json()["images"] is False
     assert response.status_code == 400

@@ -10,58 +10,37 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from asking import MODEL
 from serving import Running
 
 NULL = type(None)
+TEXTS = "id object status model truncation service_tier"
+TEXTS_OR_NULL = (
+    "previous_response_id instructions user safety_identifier prompt_cache_key"
+)
+NUMBERS = "top_p presence_penalty frequency_penalty temperature"
 FIELDS: Mapping[str, tuple[type, ...]] = {
-    "id": (str,),
-    "object": (str,),
-    "created_at": (int,),
-    "completed_at": (int, NULL),
-    "status": (str,),
-    "incomplete_details": (dict, NULL),
-    "model": (str,),
-    "previous_response_id": (str, NULL),
-    "instructions": (str, NULL),
-    "output": (list,),
-    "error": (dict, NULL),
-    "tools": (list,),
-    "tool_choice": (str, dict),
-    "truncation": (str,),
-    "parallel_tool_calls": (bool,),
-    "text": (dict,),
-    "top_p": (float, int),
-    "presence_penalty": (float, int),
-    "frequency_penalty": (float, int),
-    "top_logprobs": (int,),
-    "temperature": (float, int),
-    "reasoning": (dict, NULL),
-    "user": (str, NULL),
-    "usage": (dict, NULL),
-    "max_output_tokens": (int, NULL),
+    **dict.fromkeys(TEXTS.split(), (str,)),
+    **dict.fromkeys(TEXTS_OR_NULL.split(), (str, NULL)),
+    **dict.fromkeys(NUMBERS.split(), (float, int)),
+    **dict.fromkeys(("output", "tools"), (list,)),
+    **dict.fromkeys(("text", "metadata"), (dict,)),
+    **dict.fromkeys(("incomplete_details", "error", "reasoning"), (dict, NULL)),
+    **dict.fromkeys(("parallel_tool_calls", "store", "background"), (bool,)),
+    **dict.fromkeys(("created_at", "top_logprobs"), (int,)),
+    **dict.fromkeys(("completed_at", "max_output_tokens"), (int, NULL)),
     "max_tool_calls": (int, NULL),
-    "store": (bool,),
-    "background": (bool,),
-    "service_tier": (str,),
-    "metadata": (dict,),
-    "safety_identifier": (str, NULL),
-    "prompt_cache_key": (str, NULL),
+    "tool_choice": (str, dict),
+    "usage": (dict, NULL),
 }
 """Required field of a response -> its types."""
 ITEMS: Mapping[str, Mapping[str, type]] = {
     "message": {"id": str, "status": str, "role": str, "content": list},
-    "function_call": {
-        "id": str,
-        "status": str,
-        "call_id": str,
-        "name": str,
-        "arguments": str,
-    },
+    "function_call": dict.fromkeys("id status call_id name arguments".split(), str),
 }
 PART = {"text": str, "annotations": list, "logprobs": list}
 TOOL: Mapping[str, tuple[type, ...]] = {
@@ -80,15 +59,12 @@ ORDER = re.compile(
     r")+(completed|incomplete)"
 )
 """Kinds of events of a response of messages and calls, without "response."."""
+LOCATION = {"location": {"type": "string", "maxLength": 20}}
 WEATHER = {
     "type": "function",
     "name": "get_weather",
     "description": "Get the current weather for a location",
-    "parameters": {
-        "type": "object",
-        "properties": {"location": {"type": "string", "maxLength": 20}},
-        "required": ["location"],
-    },
+    "parameters": dict(type="object", properties=LOCATION, required=["location"]),
 }
 
 
@@ -108,19 +84,13 @@ CASES: Mapping[str, dict[str, Any]] = {
     "multi-turn": {
         "input": [
             said("user", "My name is Alice."),
-            said(
-                "assistant", "Hello Alice! Nice to meet you. How can I help you today?"
-            ),
+            said("assistant", "Hello Alice! How can I help you today?"),
             said("user", "What is my name?"),
         ]
     },
     "assistant phase": {
         "input": [
-            said(
-                "assistant",
-                "I should answer with the saved number.",
-                phase="commentary",
-            ),
+            said("assistant", "I should give the saved number.", phase="commentary"),
             said("assistant", "The number is four.", phase="final_answer"),
             said("user", "Repeat only the number."),
         ]
@@ -131,11 +101,7 @@ CASES: Mapping[str, dict[str, Any]] = {
         "tool_choice": "required",  # the small model would not call by itself
         "parallel_tool_calls": False,
     },
-    "cut off": {
-        "input": "Count from 1 to 500.",
-        "max_output_tokens": 4,
-        "ignore_eos": True,
-    },
+    "cut off": dict(input="Count to 500.", max_output_tokens=4, ignore_eos=True),
     "cut off in a call": {
         "input": "Weather?",
         "tools": [WEATHER],
@@ -161,20 +127,17 @@ CASES: Mapping[str, dict[str, Any]] = {
 
 def check(response: dict[str, Any]) -> None:
     """Check every required field of an ended response."""
-    assert {
-        name: type(response.get(name, ...)) in types for name, types in FIELDS.items()
-    } == dict.fromkeys(FIELDS, True)
+    kinds = {name: type(response.get(name, ...)) for name in FIELDS}
+    assert [name for name, kind in kinds.items() if kind not in FIELDS[name]] == []
     assert response["object"] == "response"
     assert response["output"]
     cut = response["status"] == "incomplete"
-    assert response["incomplete_details"] == (
-        {"reason": "max_output_tokens"} if cut else None
-    )
+    details = {"reason": "max_output_tokens"} if cut else None
+    assert response["incomplete_details"] == details
     assert (response["completed_at"] is None) == cut
     for item in response["output"]:
-        assert {name: type(item[name]) for name in ITEMS[item["type"]]} == ITEMS[
-            item["type"]
-        ]
+        fields = ITEMS[item["type"]]
+        assert {name: type(item[name]) for name in fields} == fields
         assert item.get("phase") in (None, "commentary", "final_answer")
         for part in item.get("content", ()):
             assert part["type"] == "output_text"
@@ -217,17 +180,11 @@ def same(response: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_response_has_every_field_whole_and_streamed(server, case):
-    body = {
-        "model": "foreword-family",
-        "seed": 3,
-        "max_output_tokens": 200,
-        **CASES[case],
-    }
+    body = {"model": MODEL, "seed": 3, "max_output_tokens": 200, **CASES[case]}
     whole = server.post("/v1/responses", **body)
     check(whole)
-    assert whole["status"] == (
-        "incomplete" if case.startswith("cut off") else "completed"
-    )
+    status = "incomplete" if case.startswith("cut off") else "completed"
+    assert whole["status"] == status
     assert ("call" in case) == (whole["output"][-1]["type"] == "function_call")
     found = events(server, body)
     kinds = " ".join(event["type"].removeprefix("response.") for event in found)
@@ -235,18 +192,13 @@ def test_a_response_has_every_field_whole_and_streamed(server, case):
     final = found[-1]["response"]
     check(final)
     assert same(final) == same(whole)
-    assert [
-        event["item"] for event in found if event["type"] == "response.output_item.done"
-    ] == final["output"]
+    kind = "response.output_item.done"
+    items = [event["item"] for event in found if event["type"] == kind]
+    assert items == final["output"]
+    opened = dict(status="in_progress", output=[], usage=None, completed_at=None)
     for event in found[:2]:
-        opened = event["response"]
-        assert (
-            opened["status"],
-            opened["output"],
-            opened["usage"],
-            opened["completed_at"],
-        ) == ("in_progress", [], None, None)
-        assert opened["id"] == final["id"]
+        assert event["response"] | opened == event["response"]
+        assert event["response"]["id"] == final["id"]
     check_places(found, final["output"])
 
 
@@ -261,10 +213,8 @@ def check_places(found: list[dict[str, Any]], output: list[dict[str, Any]]) -> N
         if event["type"] == "response.output_item.added":
             assert event["item"]["status"] == "in_progress"
         texts[event["output_index"]] += event.get("delta", "")
-        assert (
-            event.get("text", event.get("arguments", texts[event["output_index"]]))
-            == texts[event["output_index"]]
-        )
+        text = texts[event["output_index"]]
+        assert event.get("text", event.get("arguments", text)) == text
     assert texts == [
         item["arguments"] if "arguments" in item else item["content"][0]["text"]
         for item in output
@@ -273,33 +223,21 @@ def check_places(found: list[dict[str, Any]], output: list[dict[str, Any]]) -> N
 
 def test_settings_are_repeated(server):
     got = server.post("/v1/responses", **CASES["settings"], max_output_tokens=2)
-    assert (got["instructions"], got["metadata"], got["user"]) == (
-        "Be brief.",
-        {"a": "b"},
-        "ann",
-    )
-    assert (got["temperature"], got["top_p"], got["max_output_tokens"]) == (0, 0.5, 2)
-    assert (got["reasoning"], got["tool_choice"]) == (
-        {"effort": "low", "summary": None},
-        "none",
-    )
-    assert got["text"] == {"format": {"type": "text"}, "verbosity": "low"}
-    assert got["tools"][0] == {
-        "type": "function",
-        "name": "get_time",
-        "description": None,
-        "parameters": None,
-        "strict": None,
+    repeated = ("instructions", "metadata", "user", "temperature", "top_p")
+    assert {name: got[name] for name in (*repeated, "tool_choice")} == {
+        name: CASES["settings"][name] for name in (*repeated, "tool_choice")
     }
+    assert got["max_output_tokens"] == 2
+    assert got["reasoning"] == {"effort": "low", "summary": None}
+    assert got["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    tool = dict.fromkeys(("description", "parameters", "strict"))
+    assert got["tools"][0] == {"type": "function", "name": "get_time", **tool}
     assert got["store"] is False  # nothing is stored, whatever was asked for
 
 
 def test_an_empty_answer_is_a_message(server, llm):
-    body = {
-        "input": "Say hello.",
-        "logit_bias": {str(llm.tokenizer.eos_token_id): 100},
-        "temperature": 0,
-    }
+    bias = {str(llm.tokenizer.eos_token_id): 100}
+    body = {"input": "Say hello.", "logit_bias": bias, "temperature": 0}
     found = events(server, body)
     assert same(found[-1]["response"]) == same(server.post("/v1/responses", **body))
     assert found[-1]["response"]["output"][0]["content"][0]["text"] == ""
@@ -307,50 +245,24 @@ def test_an_empty_answer_is_a_message(server, llm):
 
 def test_a_round_trip_of_a_call(server):
     """The second request holds all items: nothing is stored."""
-    asked = said(
-        "user", "Use the weather tool to get the temperature in San Francisco."
-    )
+    asked = said("user", "Use the tool to get the temperature in San Francisco.")
     tools = {"tools": [WEATHER], "seed": 3}
-    choice = {"type": "function", "name": "get_weather"}
-    (call,) = server.post(
-        "/v1/responses",
-        input=[asked],
-        tool_choice=choice,
-        max_output_tokens=200,
-        **tools,
-    )["output"]
-    output = {
-        "type": "function_call_output",
-        "call_id": call["call_id"],
-        "output": "64 degrees and clear",
-    }
-    got = server.post(
-        "/v1/responses", input=[asked, call, output], tool_choice="none", **tools
-    )
+    forced = dict(tool_choice={"type": "function", "name": "get_weather"})
+    forced |= dict(input=[asked], max_output_tokens=200)
+    (call,) = server.post("/v1/responses", **forced, **tools)["output"]
+    output = {"type": "function_call_output", "call_id": call["call_id"]}
+    items = [asked, call, output | {"output": "64 degrees and clear"}]
+    got = server.post("/v1/responses", input=items, tool_choice="none", **tools)
     check(got)
     assert got["output"][0]["type"] == "message"
 
 
-def test_the_helper_of_openais_client_follows_a_stream(server):
-    body = {
-        "input": "What's the weather?",
-        "tools": [WEATHER],
-        "tool_choice": "required",
-        "max_output_tokens": 200,
-    }
-    with (
-        openai.OpenAI(
-            base_url=f"{server.url}/v1", api_key="none", max_retries=0
-        ) as client,
-        client.responses.stream(
-            model="foreword-family", extra_body={"seed": 3}, **body
-        ) as stream,
-    ):
-        snapshots = [
-            event.snapshot
-            for event in stream
-            if event.type == "response.function_call_arguments.delta"
-        ]
+def test_the_helper_of_openais_client_follows_a_stream(client):
+    body = dict(input="What's the weather?", tools=[WEATHER], tool_choice="required")
+    body |= dict(model=MODEL, max_output_tokens=200, extra_body={"seed": 3})
+    kind = "response.function_call_arguments.delta"
+    with client.responses.stream(**body) as stream:
+        snapshots = [event.snapshot for event in stream if event.type == kind]
         final = stream.get_final_response()
     assert snapshots[-1] == final.output[-1].arguments
 
@@ -358,22 +270,12 @@ def test_the_helper_of_openais_client_follows_a_stream(server):
 @pytest.mark.parametrize(
     ("path", "fields", "status", "code"),
     [
-        (
-            "/v1/responses",
-            {"input": "x", "previous_response_id": "resp_1"},
-            400,
-            "previous_response_not_found",
-        ),
-        (
-            "/v1/responses/compact",
-            {"input": [said("user", "Compact this conversation.")]},
-            404,
-            None,
-        ),
+        ("", {"previous_response_id": "resp_1"}, 400, "previous_response_not_found"),
+        ("/compact", {}, 404, None),
     ],
 )
 def test_what_needs_stored_responses_is_refused(server, path, fields, status, code):
-    response = server.http.post(path, json=fields)
+    response = server.http.post(f"/v1/responses{path}", json={"input": "x", **fields})
     assert response.status_code == status
     error = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}

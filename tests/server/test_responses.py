@@ -2,11 +2,10 @@
 stored.
 """
 
-import json
-
 import openai
 import pytest
 
+from asking import assistant, called, respond, system, tool_result, user
 from foreword import SamplingParams
 from foreword.server.dialects.ids import Ids
 from foreword.server.dialects.response_items import messages_of
@@ -17,174 +16,108 @@ from foreword.server.output import ToolArguments, ToolCall
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 
 
+def said(turn):
+    return {"type": "message", **turn}
+
+
+def call_of(number, kind, output="", **more):
+    """Return a call and its result, which have an id and a kind in common."""
+    call = f"call_{number}"
+    result = {"type": f"{kind}_output", "call_id": call, "output": output}
+    return {"type": kind, "call_id": call, **more}, result
+
+
 def test_a_response_is_the_text_of_the_library(client, llm):
-    expected = llm.generate(
-        [llm.render([{"role": "user", "content": TALE}])],
-        SamplingParams(seed=4, max_tokens=40),
-    )[0]
-    got = client.responses.create(
-        model="foreword-family",
-        input=TALE,
-        max_output_tokens=40,
-        store=False,
-        extra_body={"seed": 4},
-    )
+    expected = llm.chat([user(TALE)], SamplingParams(seed=4, max_tokens=40))
+    options = dict(max_output_tokens=40, store=False, extra_body={"seed": 4})
+    got = respond(client, TALE, **options)
     assert got.output_text == expected.text
-    assert (
-        got.status
-        == {"stop": "completed", "length": "incomplete"}[expected.finish_reason]
-    )
+    statuses = {"stop": "completed", "length": "incomplete"}
+    assert got.status == statuses[expected.finish_reason]
     assert got.usage.output_tokens == len(expected.tokens)
     assert got.usage.input_tokens == len(expected.prompt_tokens)
 
 
 def test_items_of_earlier_turns_are_the_conversation(client, llm):
+    asked = "Define the word gasolene."
     items = [
-        {
-            "role": "user",
-            "content": [{"type": "input_text", "text": "Define the word gasolene."}],
-        },
+        user([{"type": "input_text", "text": asked}]),
         {"type": "reasoning", "id": "rs_1", "summary": []},
-        {
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "A fuel."}],
-        },
-        {"type": "message", "role": "user", "content": TALE},
+        said(assistant([{"type": "output_text", "text": "A fuel."}])),
+        said(user(TALE)),
     ]
-    prompt = llm.render(
-        [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Define the word gasolene."},
-            {"role": "assistant", "content": "A fuel."},
-            {"role": "user", "content": TALE},
-        ]
-    )
-    expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=20))[0]
-    got = client.responses.create(
-        model="foreword-family",
-        input=items,
-        instructions="Be brief.",
-        temperature=0,
-        max_output_tokens=20,
-    )
+    turns = [system("Be brief."), user(asked), assistant("A fuel."), user(TALE)]
+    expected = llm.chat(turns, SamplingParams(temperature=0, max_tokens=20))
+    options = dict(instructions="Be brief.", temperature=0, max_output_tokens=20)
+    got = respond(client, items, **options)
     assert got.output_text == expected.text
-    assert got.usage.input_tokens == len(prompt)
+    assert got.usage.input_tokens == len(expected.prompt_tokens)
 
 
 FOREIGN = [
     {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"},
     {"type": "item_reference", "id": "rs_9"},
-    {"type": "message", "role": "user", "content": "List the files."},
+    said(user("List the files.")),
     {
         "type": "mcp_list_tools",
         "id": "mcpl_1",
         "server_label": "notes",
         "tools": [{"name": "find"}],
     },
-    {
-        "type": "local_shell_call",
-        "id": "lsh_1",
-        "call_id": "call_1",
-        "status": "completed",
-        "action": {"type": "exec", "command": ["ls"]},
-    },
-    {
-        "type": "local_shell_call_output",
-        "id": "lsho_1",
-        "call_id": "call_1",
-        "output": [{"stdout": "a.txt", "exit_code": 0}],
-    },
-    {
-        "type": "apply_patch_call",
-        "call_id": "call_2",
-        "status": "completed",
-        "operation": {"type": "delete_file", "path": "a.txt"},
-    },
-    {
-        "type": "apply_patch_call_output",
-        "call_id": "call_2",
-        "status": "completed",
-        "output": "Done",
-    },
-    {
-        "type": "function_call",
-        "call_id": "call_3",
-        "name": "view_image",
-        "arguments": '{"path": "b.png"}',
-    },
-    {
-        "type": "function_call_output",
-        "call_id": "call_3",
-        "output": [
+    *call_of(
+        1,
+        "local_shell_call",
+        [{"stdout": "a.txt", "exit_code": 0}],
+        action={"type": "exec", "command": ["ls"]},
+    ),
+    *call_of(
+        2,
+        "apply_patch_call",
+        "Done",
+        status="completed",
+        operation={"type": "delete_file", "path": "a.txt"},
+    ),
+    *call_of(
+        3,
+        "function_call",
+        [
             {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
             {"type": "input_text", "text": "b.png"},
         ],
-    },
-    {"type": "message", "role": "user", "content": "And now?"},
+        name="view_image",
+        arguments='{"path": "b.png"}',
+    ),
+    said(user("And now?")),
 ]
 """A history that began with another host."""
 
 
-def call(name: str, id: str, **arguments: object) -> dict[str, object]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"id": id, "type": "function", "function": function}
-
-
 def test_history_of_another_host_goes_on(client, llm):
-    asked = [
-        {"role": "assistant", "content": "[compaction]"},
-        {"role": "assistant", "content": "[item_reference]"},
-        {"role": "user", "content": "List the files."},
-        {
-            "role": "assistant",
-            "content": '[mcp_list_tools] {"server_label": "notes", '
-            '"tools": [{"name": "find"}]}',
-            "tool_calls": [call("local_shell", "call_1", command=["ls"])],
-        },
-        {
-            "role": "tool",
-            "tool_call_id": "call_1",
-            "content": '{"stdout": "a.txt", "exit_code": 0}',
-        },
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                call("apply_patch", "call_2", type="delete_file", path="a.txt", diff="")
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_2", "content": "Done"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [call("view_image", "call_3", path="b.png")],
-        },
-        {
-            "role": "tool",
-            "tool_call_id": "call_3",
-            "content": "[an image, which this model cannot see]\nb.png",
-        },
-        {"role": "user", "content": "And now?"},
+    listed = '[mcp_list_tools] {"server_label": "notes", "tools": [{"name": "find"}]}'
+    patch = dict(type="delete_file", path="a.txt", diff="")
+    turns = [
+        assistant("[compaction]"),
+        assistant("[item_reference]"),
+        user("List the files."),
+        assistant(listed, tool_calls=[called("call_1", "local_shell", command=["ls"])]),
+        tool_result("call_1", '{"stdout": "a.txt", "exit_code": 0}'),
+        assistant("", tool_calls=[called("call_2", "apply_patch", **patch)]),
+        tool_result("call_2", "Done"),
+        assistant("", tool_calls=[called("call_3", "view_image", path="b.png")]),
+        tool_result("call_3", "[an image, which this model cannot see]\nb.png"),
+        user("And now?"),
     ]
-    prompt = llm.render(asked)
+    prompt = llm.render(turns)
     expected = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=8))[0]
-    got = client.responses.create(
-        model="foreword-family", input=FOREIGN, temperature=0, max_output_tokens=8
-    )
+    got = respond(client, FOREIGN, temperature=0, max_output_tokens=8)
     assert got.usage.input_tokens == len(prompt)
     assert got.output_text == expected.text
 
 
 def test_a_stream_has_every_event_in_order(client):
-    ask = dict(
-        model="foreword-family",
-        input=TALE,
-        max_output_tokens=30,
-        extra_body={"seed": 4},
-    )
-    whole = client.responses.create(**ask)
-    events = list(client.responses.create(**ask, stream=True))
+    ask = dict(max_output_tokens=30, extra_body={"seed": 4})
+    whole = respond(client, TALE, **ask)
+    events = list(respond(client, TALE, **ask, stream=True))
     names = [event.type for event in events]
     assert names[:4] == [
         "response.created",
@@ -199,10 +132,8 @@ def test_a_stream_has_every_event_in_order(client):
         f"response.{whole.status}",
     ]
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert (
-        "".join(event.delta for event in events if event.type.endswith("text.delta"))
-        == whole.output_text
-    )
+    deltas = [event.delta for event in events if event.type.endswith("text.delta")]
+    assert "".join(deltas) == whole.output_text
     assert events[-1].response.output_text == whole.output_text
     assert events[-1].response.usage.output_tokens == whole.usage.output_tokens
 
@@ -211,22 +142,11 @@ def test_the_request_of_codex_is_served(client):
     """The twelve fields that it sends, with tools that only a hosted model has among
     them.
     """
-    function = {
-        "type": "function",
-        "name": "shell",
-        "description": "Run",
-        "parameters": {"type": "object"},
-    }
-    got = client.responses.create(
-        model="foreword-family",
+    function = dict(type="function", name="shell", parameters={"type": "object"})
+    got = respond(
+        client,
+        [said(user([{"type": "input_text", "text": "Say hello."}]))],
         instructions="You are a coding agent.",
-        input=[
-            {
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_text", "text": "Say hello."}],
-            }
-        ],
         tools=[function, {"type": "web_search"}, {"type": "local_shell"}],
         tool_choice="auto",
         parallel_tool_calls=False,
@@ -242,29 +162,22 @@ def test_the_request_of_codex_is_served(client):
     assert got.model == "foreword-family"
 
 
+IMAGE = {"type": "input_image", "image_url": "x"}
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"max_output_tokens": 0}, "max_tokens"),
-        (
-            {
-                "input": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "input_image", "image_url": "x"}],
-                    }
-                ]
-            },
-            "cannot read images",
-        ),
+        ({"input": [user([IMAGE])]}, "cannot read images"),
         ({"input": []}, "empty"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(client, fields, named):
     with pytest.raises(openai.BadRequestError, match=named):
-        client.responses.create(**{"model": "foreword-family", "input": "x", **fields})
+        respond(client, "x", **fields)
 
 
 PATCH = {
@@ -282,23 +195,21 @@ EXEC = {
 CUT = '{"input": "*** Be'
 
 
+def patch_call():
+    call = ToolCall(0, "call_1", "apply_patch")
+    return next_item(call, declared([PATCH], "x"), Ids())
+
+
 def test_a_free_form_call_is_text_for_the_client():
-    item = next_item(
-        ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
-    )
+    item = patch_call()
     assert item.opened()[0][1]["item"]["type"] == "custom_tool_call"
     for part in ('{"inp', 'ut": "*** Begin\\n', '+a"}'):
         assert item.push(ToolArguments(0, part, part)) == []
     delta, done, (_, closed) = item.closed()
-    assert delta == (
-        "response.custom_tool_call_input.delta",
-        {"item_id": item.id, "delta": "*** Begin\n+a"},
-    )
-    assert done == (
-        "response.custom_tool_call_input.done",
-        {"item_id": item.id, "input": "*** Begin\n+a"},
-    )
-    assert closed["item"]["input"] == "*** Begin\n+a"
+    kind, text = "response.custom_tool_call_input", "*** Begin\n+a"
+    assert delta == (f"{kind}.delta", {"item_id": item.id, "delta": text})
+    assert done == (f"{kind}.done", {"item_id": item.id, "input": text})
+    assert closed["item"]["input"] == text
     assert closed["item"]["name"] == "apply_patch"
 
 
@@ -309,22 +220,15 @@ def test_free_form_tool_carries_its_grammar():
 
 
 def test_a_call_that_was_cut_off_keeps_what_there_is():
-    item = next_item(
-        ToolCall(0, "call_1", "apply_patch"), declared([PATCH], "x"), Ids()
-    )
+    item = patch_call()
     item.push(ToolArguments(0, CUT, CUT))
     assert item.written["input"] == CUT
 
 
 def test_names_of_namespaces_go_there_and_back():
-    given = [
-        {
-            "type": "additional_tools",
-            "role": "developer",
-            "tools": [EXEC, EXEC, {"type": "web_search"}],
-        }
-    ]
-    tools = declared([PATCH], given)
+    more = [EXEC, EXEC, {"type": "web_search"}]
+    item = {"type": "additional_tools", "role": "developer", "tools": more}
+    tools = declared([PATCH], [item])
     assert list(tools) == ["apply_patch", "mcp__files__read"]
     written = next_item(ToolCall(0, "call_1", "mcp__files__read"), tools, Ids()).written
     (message,) = messages_of([written])

@@ -8,10 +8,30 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from asking import (
+    MODEL,
+    assistant,
+    called,
+    chat,
+    closed,
+    respond,
+    speculation,
+    tool,
+    tool_result,
+    user,
+)
 from requested import CITY, TOOLS
 
-QUESTION = [{"role": "user", "content": "How is the weather in Paris?"}]
-NAMED = {"type": "function", "function": {"name": "get_time"}}
+QUESTION = [user("How is the weather in Paris?")]
+NAMED = tool("get_time")
+ASK = dict(messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1)
+
+
+SCHEMA = closed(answer={"enum": ["yes", "no"]})
+
+
+def form(schema):
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
 
 
 class Weather(BaseModel):
@@ -22,59 +42,30 @@ class Weather(BaseModel):
 
 
 def test_a_forced_call_is_a_call(client):
-    ask = dict(
-        model="foreword-family", messages=QUESTION, tools=TOOLS, max_tokens=200, seed=1
-    )
-    whole = client.chat.completions.create(
-        **ask, tool_choice=NAMED, extra_body={"speculative": {"nodes": 6}}
-    )
+    more = {"extra_body": {"speculative": {"nodes": 6}}}
+    whole = chat(client, **ASK, tool_choice=NAMED, **more)
     choice = whole.choices[0]
     assert choice.finish_reason == "tool_calls"
     call = choice.message.tool_calls[0]
     assert call.function.name == "get_time"
     assert set(json.loads(call.function.arguments)) == {"city", "days"}
-    assert (
-        whole.model_extra["metrics"]["speculative_decoding"][
-            "num_accepted_draft_tokens"
-        ]
-        > 0
-    )
-    plain = client.chat.completions.create(
-        **{**ask, "model": "foreword-family:none"}, tool_choice=NAMED
-    )
+    assert speculation(whole)["num_accepted_draft_tokens"] > 0
+    plain = chat(client, **ASK, model=f"{MODEL}:none", tool_choice=NAMED)
     assert plain.choices[0].message.tool_calls[0].function == call.function
 
 
 def test_call_that_is_cut_ends_by_length(client):
-    ask = dict(
-        model="foreword-family",
-        messages=QUESTION,
-        tools=TOOLS,
-        tool_choice=NAMED,
-        seed=1,
-    )
-    whole = client.chat.completions.create(**ask, max_tokens=200)
+    whole = chat(client, **ASK, tool_choice=NAMED)
     length = whole.usage.completion_tokens - 4
-    cut = client.chat.completions.create(**ask, max_tokens=length)
+    cut = chat(client, **ASK | {"max_tokens": length}, tool_choice=NAMED)
     assert cut.choices[0].message.tool_calls[0].function.name == "get_time"
     assert cut.choices[0].finish_reason == "length"
 
 
 def test_a_streamed_call_names_itself_once(client):
-    ask = dict(
-        model="foreword-family",
-        messages=QUESTION,
-        tools=TOOLS,
-        max_tokens=200,
-        seed=1,
-        tool_choice=NAMED,
-    )
-    whole = client.chat.completions.create(**ask)
-    chunks = [
-        chunk.choices[0]
-        for chunk in client.chat.completions.create(**ask, stream=True)
-        if chunk.choices
-    ]
+    whole = chat(client, **ASK, tool_choice=NAMED)
+    stream = chat(client, **ASK, tool_choice=NAMED, stream=True)
+    chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
     calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert [call.function.name for call in calls if call.id] == ["get_time"]
     assert all(call.index == 0 for call in calls)
@@ -85,17 +76,10 @@ def test_a_streamed_call_names_itself_once(client):
 
 
 def test_one_forced_call_unless_more_are_wished(client):
-    ask = dict(
-        model="foreword-family",
-        messages=QUESTION,
-        tools=TOOLS,
-        tool_choice="required",
-        max_tokens=200,
-        seed=13,
-    )
+    ask = ASK | dict(tool_choice="required", seed=13)
     counts = []
     for more in ({}, {"parallel_tool_calls": False}, {"parallel_tool_calls": True}):
-        choice = client.chat.completions.create(**ask, **more).choices[0]
+        choice = chat(client, **ask, **more).choices[0]
         counts.append(len(choice.message.tool_calls))
         assert choice.finish_reason == "tool_calls"
     assert counts == [1, 1, 3]
@@ -107,21 +91,14 @@ def test_generation_ends_with_the_only_call_that_is_allowed(server, parallel, co
     first.
     """
     call = '{\\"name\\": \\"get_time\\", \\"arguments\\": {}}'
-    ask = dict(
-        messages=QUESTION,
-        tools=TOOLS,
-        max_tokens=200,
-        parallel_tool_calls=parallel,
-        seed=1,
-        guided_grammar=f'root ::= "{{\\"tool_calls\\": [{call}, {call}]}}"',
-    )
+    grammar = f'root ::= "{{\\"tool_calls\\": [{call}, {call}]}}"'
+    ask = ASK | dict(parallel_tool_calls=parallel, guided_grammar=grammar)
     answer = server.post("/v1/chat/completions", **ask)
     assert len(answer["choices"][0]["message"]["tool_calls"]) == count
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
-    both = server.post("/v1/chat/completions", **ask | {"parallel_tool_calls": True})[
-        "usage"
-    ]["completion_tokens"]
-    assert (answer["usage"]["completion_tokens"] < both) == (not parallel)
+    both = server.post("/v1/chat/completions", **ask | {"parallel_tool_calls": True})
+    lengths = [one["usage"]["completion_tokens"] for one in (answer, both)]
+    assert (lengths[0] < lengths[1]) == (not parallel)
     with server.http.stream(
         "POST", "/v1/chat/completions", json=ask | {"stream": True}
     ) as stream:
@@ -132,22 +109,10 @@ def test_generation_ends_with_the_only_call_that_is_allowed(server, parallel, co
 
 
 def test_results_of_tools_go_back_to_the_model(client):
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
-    }
-    got = client.chat.completions.create(
-        model="foreword-family",
-        messages=[
-            *QUESTION,
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
-        ],
-        tools=TOOLS,
-        tool_choice="none",
-        max_tokens=12,
-    )
+    calls = [called("call_1", "get_weather", city="Paris")]
+    turns = [assistant(None, tool_calls=calls), tool_result("call_1", "sunny")]
+    ask = dict(messages=[*QUESTION, *turns], tools=TOOLS, max_tokens=12)
+    got = chat(client, **ask, tool_choice="none")
     assert got.choices[0].message.tool_calls is None
 
 
@@ -162,10 +127,7 @@ def test_parse_gives_an_object_of_the_schema(client):
     )
     assert got.choices[0].finish_reason == "stop"
     assert isinstance(got.choices[0].message.parsed, Weather)
-    assert (
-        got.model_extra["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
-        > 0
-    )
+    assert speculation(got)["num_accepted_draft_tokens"] > 0
     parsed = client.responses.parse(
         model="foreword-family",
         input="How is the weather?",
@@ -186,9 +148,7 @@ def test_parse_gives_an_object_of_the_schema(client):
     ],
 )
 def test_the_constraints_of_vllm_are_kept(client, extra):
-    got = client.chat.completions.create(
-        model="foreword-family", messages=QUESTION, max_tokens=9, extra_body=extra
-    )
+    got = chat(client, QUESTION, max_tokens=9, extra_body=extra)
     assert got.choices[0].message.content in ("yes", "no")
 
 
@@ -196,31 +156,15 @@ def test_the_constraints_of_vllm_are_kept(client, extra):
     ("fields", "named"),
     [
         ({"extra_body": {"guided_regex": "("}}, "regex"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {"type": 5}},
-                }
-            },
-            "schema",
-        ),
+        ({"response_format": form({"type": 5})}, "schema"),
         ({"response_format": {"type": "xml"}}, "xml"),
-        (
-            {
-                "tools": TOOLS,
-                "tool_choice": {"type": "function", "function": {"name": "nothing"}},
-            },
-            "tool",
-        ),
+        ({"tools": TOOLS, "tool_choice": tool("nothing")}, "tool"),
         ({"tools": [{"type": "function"}]}, "tool 1"),
     ],
 )
 def test_a_bad_constraint_is_refused(client, fields, named):
     with pytest.raises(openai.BadRequestError, match=named):
-        client.chat.completions.create(
-            model="foreword-family", messages=QUESTION, max_tokens=4, **fields
-        )
+        chat(client, QUESTION, max_tokens=4, **fields)
 
 
 def test_calls_in_anthropics_dialect(server):
@@ -228,14 +172,9 @@ def test_calls_in_anthropics_dialect(server):
         {"name": "get_time", "description": "Time", "input_schema": CITY},
         {"type": "web_search_1", "name": "web"},
     ]
-    ask = dict(
-        model="foreword-family",
-        messages=QUESTION,
-        max_tokens=200,
-        tools=tools,
-        tool_choice={"type": "tool", "name": "get_time"},
-        extra_body={"seed": 1},
-    )
+    more = dict(model=MODEL, max_tokens=200, tools=tools, extra_body={"seed": 1})
+    choice = {"type": "tool", "name": "get_time"}
+    ask = dict(messages=QUESTION, tool_choice=choice, **more)
     with anthropic.Anthropic(
         base_url=server.url, api_key="none", max_retries=0
     ) as client:
@@ -247,65 +186,36 @@ def test_calls_in_anthropics_dialect(server):
         assert (block.type, block.name) == ("tool_use", "get_time")
         assert set(block.input) == {"city", "days"}
         assert streamed.content[-1].input == block.input
-        results = [
-            *QUESTION,
-            {
-                "role": "assistant",
-                "content": [
-                    {
-                        "type": "tool_use",
-                        "id": block.id,
-                        "name": "get_time",
-                        "input": {},
-                    }
-                ],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": block.id, "content": "noon"}
-                ],
-            },
-        ]
-        answer = client.messages.create(
-            **{**ask, "messages": results, "tool_choice": {"type": "none"}}
-        )
+        use = {"type": "tool_use", "id": block.id, "name": "get_time", "input": {}}
+        noon = {"type": "tool_result", "tool_use_id": block.id, "content": "noon"}
+        turns = [*QUESTION, assistant([use]), user([noon])]
+        ask = dict(messages=turns, tool_choice={"type": "none"}, **more)
+        answer = client.messages.create(**ask)
         assert answer.stop_reason in ("end_turn", "max_tokens")
 
 
 def test_calls_in_the_dialect_of_responses(client):
     tools = [{"type": "function", "name": "get_time", "parameters": CITY}]
-    ask = dict(
-        model="foreword-family",
-        input="What time is it?",
-        tools=tools,
-        tool_choice="required",
-        max_output_tokens=200,
-        parallel_tool_calls=False,
-        extra_body={"seed": 1},
-    )
-    whole = client.responses.create(**ask)
+    more = dict(tools=tools, max_output_tokens=200, extra_body={"seed": 1})
+    asked = "What time is it?"
+    ask = more | dict(tool_choice="required", parallel_tool_calls=False)
+    whole = respond(client, asked, **ask)
     call = whole.output[-1]
     assert (call.type, call.name) == ("function_call", "get_time")
     assert set(json.loads(call.arguments)) == {"city", "days"}
-    events = list(client.responses.create(**ask, stream=True))
-    deltas = [
-        event.delta
-        for event in events
-        if event.type == "response.function_call_arguments.delta"
-    ]
+    events = list(respond(client, asked, **ask, stream=True))
+    kind = "response.function_call_arguments.delta"
+    deltas = [event.delta for event in events if event.type == kind]
     assert "".join(deltas) == call.arguments
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}
-    items = [{"role": "user", "content": "What time is it?"}, call.model_dump(), output]
-    answer = client.responses.create(**{**ask, "input": items, "tool_choice": "none"})
+    items = [user(asked), call.model_dump(), output]
+    answer = respond(client, items, **ask | {"tool_choice": "none"})
     assert answer.output[0].type == "message"
 
 
 @pytest.mark.parametrize("most", [1, 4, 7, 10, 14])
 def test_a_forced_call_that_is_cut_is_never_content(server, most):
-    ask = dict(
-        messages=QUESTION, tools=TOOLS, tool_choice="required", max_tokens=most, seed=1
-    )
+    ask = ASK | dict(tool_choice="required", max_tokens=most)
     choice = server.post("/v1/chat/completions", **ask)["choices"][0]
     assert not choice["message"]["content"]
     assert choice["finish_reason"] == "length"
@@ -317,36 +227,18 @@ def test_a_forced_call_that_is_cut_is_never_content(server, most):
     assert '"content":"{' not in stream.text.replace(" ", "")
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"answer": {"enum": ["yes", "no"]}},
-    "required": ["answer"],
-    "additionalProperties": False,
-}
-FORMS = {
-    "schema": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
-    "object": {"type": "json_object"},
-}
+FORMS = {"schema": form(SCHEMA), "object": {"type": "json_object"}}
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_a_forced_call_comes_before_the_form_of_the_answer(server, form, choice):
-    answer = server.post(
-        "/v1/chat/completions",
-        messages=QUESTION,
-        tools=TOOLS,
-        tool_choice=choice,
-        response_format=FORMS[form],
-        max_tokens=100,
-        seed=1,
-    )
+    ask = ASK | dict(tool_choice=choice, response_format=FORMS[form])
+    answer = server.post("/v1/chat/completions", **ask)
     message = answer["choices"][0]["message"]
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
-    assert {*json.loads(message["tool_calls"][0]["function"]["arguments"])} == {
-        "city",
-        "days",
-    }
+    arguments = json.loads(message["tool_calls"][0]["function"]["arguments"])
+    assert arguments.keys() == {"city", "days"}
     assert not message["content"]
 
 
@@ -354,16 +246,9 @@ def test_an_answer_is_a_call_or_follows_the_schema(server):
     """Whatever the model begins with: temperature and bias make both come up."""
     texts, calls = [], []
     for seed in range(16):
-        answer = server.post(
-            "/v1/chat/completions",
-            messages=QUESTION,
-            tools=TOOLS,
-            response_format=FORMS["schema"],
-            max_tokens=100,
-            temperature=3,
-            seed=seed,
-            parallel_tool_calls=False,
-        )
+        ask = ASK | dict(temperature=3, seed=seed, parallel_tool_calls=False)
+        ask |= dict(response_format=FORMS["schema"])
+        answer = server.post("/v1/chat/completions", **ask)
         message = answer["choices"][0]["message"]
         if called := message.get("tool_calls"):
             calls += [json.loads(one["function"]["arguments"]) for one in called]
@@ -403,12 +288,6 @@ def test_messages_and_responses_have_calls_beside_a_schema(server, mode):
         assert kinds == {"function_call"}
         assert blocks == {"tool_use"}
         return
-    for text in (
-        *(
-            item["content"][0]["text"]
-            for item in answered["output"]
-            if "content" in item
-        ),
-        *(block["text"] for block in told["content"] if "text" in block),
-    ):
-        assert json.loads(text)["answer"] in ("yes", "no")
+    parts = [item["content"][0] for item in answered["output"] if "content" in item]
+    parts += [block for block in told["content"] if "text" in block]
+    assert {json.loads(part["text"])["answer"] for part in parts} <= {"yes", "no"}

@@ -4,27 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from asking import closed, tool
 from serving import Running
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 CHAT = "/v1/chat/completions"
-CITY = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2, 3]}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-"""Closed, so that the small model cannot go on for ever."""
+CITY = closed(city={"enum": ["Paris", "Rome"]}, days={"enum": [1, 2, 3]})
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Weather",
-            "parameters": CITY,
-        },
-    },
-    {"type": "function", "function": {"name": "get_time", "parameters": CITY}},
+    tool("get_weather", description="Weather", parameters=CITY),
+    tool("get_time", parameters=CITY),
 ]
 
 

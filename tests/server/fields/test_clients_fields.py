@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 
 import owned
+from asking import called, closed, system, tool, tool_result, user
 from foreword import LLM, SamplingParams
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 (TALE,) = owned.CHAT
-AGAIN = {"role": "user", "content": "Shorter."}
-CITY = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Paris", "Rome"]}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-"""Closed, so that the small model cannot go on for ever."""
+AGAIN = user("Shorter.")
+CITY = closed(city={"enum": ["Paris", "Rome"]})
 FUNCTIONS = [
     {"name": name, "description": "Tell.", "parameters": CITY}
     for name in ("get_weather", "get_time")
@@ -46,19 +41,14 @@ HOSTED: dict[str, Any] = {
 }
 """Fields of OpenAI's client that change no text here."""
 OF_CHAT: dict[str, Any] = {
-    "audio": None,
+    **dict.fromkeys(("audio", "functions", "logit_bias", "stop", "top_logprobs")),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), 0),
     "function_call": "auto",
-    "functions": None,
-    "logit_bias": None,
     "logprobs": False,
     "modalities": ["text"],
     "n": 1,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "stop": None,
     "reasoning_effort": "low",
     "response_format": {"type": "text"},
-    "top_logprobs": None,
     "verbosity": "low",
     "web_search_options": {},
     "prediction": None,
@@ -81,24 +71,20 @@ OF_RESPONSES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def expected(llm: LLM) -> str:
-    return llm.generate([llm.render([TALE])], SamplingParams(seed=4, max_tokens=12))[
-        0
-    ].text
+    return llm.chat([TALE], SamplingParams(seed=4, max_tokens=12)).text
 
 
 @pytest.mark.parametrize(("name", "value"), (HOSTED | OF_CHAT).items())
 def test_a_field_of_chat_changes_no_text(server, expected, name, value):
-    got = server.post(
-        CHAT, messages=[TALE], seed=4, max_completion_tokens=12, **{name: value}
-    )
+    ask = dict(messages=[TALE], seed=4, max_completion_tokens=12)
+    got = server.post(CHAT, **ask, **{name: value})
     assert got["choices"][0]["message"]["content"] == expected
 
 
 @pytest.mark.parametrize(("name", "value"), (HOSTED | OF_RESPONSES).items())
 def test_a_field_of_responses_changes_no_text(server, expected, name, value):
-    got = server.post(
-        RESPONSES, input=[TALE], seed=4, max_output_tokens=12, **{name: value}
-    )
+    ask = dict(input=[TALE], seed=4, max_output_tokens=12)
+    got = server.post(RESPONSES, **ask, **{name: value})
     assert got["output"][0]["content"][0]["text"] == expected
 
 
@@ -108,9 +94,8 @@ def test_a_field_of_responses_changes_no_text(server, expected, name, value):
 @pytest.mark.parametrize(("path", "name"), [(CHAT, "messages"), (RESPONSES, "input")])
 def test_an_assistant_may_have_said_nothing(server, message, path, name):
     def usage(turn: Mapping[str, Any]) -> Any:
-        counted = server.post(
-            path, seed=1, **{name: [TALE, {"role": "assistant", **turn}, AGAIN]}
-        )["usage"]
+        turns = [TALE, {"role": "assistant", **turn}, AGAIN]
+        counted = server.post(path, seed=1, **{name: turns})["usage"]
         return [value for key, value in counted.items() if key.endswith("tokens")]
 
     assert usage(message) == usage({"content": ""})
@@ -118,21 +103,17 @@ def test_an_assistant_may_have_said_nothing(server, message, path, name):
 
 @pytest.mark.parametrize("content", [{"content": None}, {}, {"content": ""}])
 def test_an_assistant_may_only_have_called(server, content):
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "get_time", "arguments": '{"city": "Rome"}'},
-    }
-    called = {"role": "assistant", **content, "tool_calls": [call]}
-    messages = [
-        TALE,
-        called,
-        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
-    ]
-    got = server.post(
-        CHAT, messages=messages, tools=TOOLS, tool_choice="none", max_tokens=2
-    )
+    calls = [called("call_1", "get_time", city="Rome")]
+    turn = {"role": "assistant", **content, "tool_calls": calls}
+    turns = [TALE, turn, tool_result("call_1", "noon")]
+    ask = dict(messages=turns, tools=TOOLS, tool_choice="none", max_tokens=2)
+    got = server.post(CHAT, **ask)
     assert got["choices"][0]["message"]["content"]
+
+
+def allowed(mode: str, name: str) -> dict[str, Any]:
+    tools = {"mode": mode, "tools": [tool(name)]}
+    return {"type": "allowed_tools", "allowed_tools": tools}
 
 
 @pytest.mark.parametrize("name", ["get_weather", "get_time"])
@@ -140,37 +121,20 @@ def test_one_of_the_allowed_tools_is_called(server, name):
     """The model is told of all tools, so that the prompt stays in the cache, and calls
     only these.
     """
-    chosen = {"type": "function", "function": {"name": name}}
-    choice = {
-        "type": "allowed_tools",
-        "allowed_tools": {"mode": "required", "tools": [chosen]},
-    }
-    ask = dict(seed=3, parallel_tool_calls=False)
-    got = server.post(
-        CHAT, messages=[TALE], tools=TOOLS, tool_choice=choice, max_tokens=200, **ask
-    )
+    ask = dict(messages=[TALE], tools=TOOLS)
+    more = dict(seed=3, parallel_tool_calls=False)
+    choice = dict(tool_choice=allowed("required", name), max_tokens=200)
+    got = server.post(CHAT, **ask, **choice, **more)
     (call,) = got["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == name
-    assert (
-        got["usage"]["prompt_tokens"]
-        == server.post(CHAT, messages=[TALE], tools=TOOLS)["usage"]["prompt_tokens"]
-    )
-    flat = {
-        "type": "allowed_tools",
-        "mode": "required",
-        "tools": [{"type": "function", "name": name}, {"type": "mcp"}],
-    }
-    response = server.post(
-        RESPONSES,
-        input=[TALE],
-        tools=FLAT,
-        tool_choice=flat,
-        max_output_tokens=200,
-        **ask,
-    )
-    assert [(one["name"], one["arguments"]) for one in response["output"]] == [
-        (name, call["function"]["arguments"])
-    ]
+    usage = server.post(CHAT, **ask)["usage"]
+    assert got["usage"]["prompt_tokens"] == usage["prompt_tokens"]
+    flat = dict(type="allowed_tools", mode="required")
+    flat["tools"] = [{"type": "function", "name": name}, {"type": "mcp"}]
+    ask = dict(input=[TALE], tools=FLAT, tool_choice=flat, max_output_tokens=200)
+    response = server.post(RESPONSES, **ask, **more)
+    (item,) = response["output"]
+    assert (item["name"], item["arguments"]) == (name, call["function"]["arguments"])
     assert response["tool_choice"] == flat
 
 
@@ -179,60 +143,35 @@ def test_a_call_that_is_not_allowed_is_text(server):
     has another grammar.
     """
     call = '{"tool_calls": [{"name": "get_time", "arguments": {}}]}'
-    chosen = {"type": "function", "function": {"name": "get_weather"}}
-    choice = {
-        "type": "allowed_tools",
-        "allowed_tools": {"mode": "auto", "tools": [chosen]},
-    }
-    for tool_choice, text in ((choice, call), ("auto", None)):
-        got = server.post(
-            CHAT,
-            messages=[TALE],
-            tools=TOOLS,
-            tool_choice=tool_choice,
-            guided_choice=[call],
-        )
+    ask = dict(messages=[TALE], tools=TOOLS, guided_choice=[call])
+    for choice, text in ((allowed("auto", "get_weather"), call), ("auto", None)):
+        got = server.post(CHAT, **ask, tool_choice=choice)
         assert got["choices"][0]["message"]["content"] == text
 
 
 def test_a_body_of_responses_is_served_as_chat(server, llm):
     """Cursor sends one, and reads the answer as chat."""
-    items = [
-        {"role": "user", "content": [{"type": "input_text", "text": TALE["content"]}]}
-    ]
-    body = dict(
-        input=items,
-        instructions="Be brief.",
-        max_output_tokens=12,
-        seed=4,
-        reasoning={"effort": "low"},
-    )
-    prompt = llm.render([{"role": "system", "content": "Be brief."}, TALE])
-    expected = llm.generate([prompt], SamplingParams(seed=4, max_tokens=12))[0]
-    got = server.post(
-        CHAT, **body, store=False, include=[], text={"verbosity": "low"}, stream=False
-    )
+    items = [user([{"type": "input_text", "text": TALE["content"]}])]
+    body = dict(input=items, instructions="Be brief.", max_output_tokens=12, seed=4)
+    ignored = dict(reasoning={"effort": "low"}, text={"verbosity": "low"}, include=[])
+    params = SamplingParams(seed=4, max_tokens=12)
+    expected = llm.chat([system("Be brief."), TALE], params)
+    got = server.post(CHAT, **body, **ignored, store=False, stream=False)
     assert got["object"] == "chat.completion"
     assert got["choices"][0]["message"]["content"] == expected.text
     assert got["usage"]["completion_tokens"] == len(expected.tokens)
     schema = {"type": "json_schema", "name": "city", "schema": CITY}
-    got = server.post(
-        CHAT, input="Where?", text={"format": schema}, max_output_tokens=99
-    )
-    assert json.loads(got["choices"][0]["message"]["content"])["city"] in (
-        "Paris",
-        "Rome",
-    )
-    got = server.post(
-        CHAT,
-        input="Where?",
-        tools=FLAT,
-        tool_choice={"type": "function", "name": "get_time"},
-        seed=1,
-    )
-    assert (
-        got["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_time"
-    )
+    form = dict(text={"format": schema}, max_output_tokens=99)
+    got = server.post(CHAT, input="Where?", **form)
+    answer = json.loads(got["choices"][0]["message"]["content"])
+    assert answer["city"] in ("Paris", "Rome")
+    choice = {"type": "function", "name": "get_time"}
+    got = server.post(CHAT, input="Where?", tools=FLAT, tool_choice=choice, seed=1)
+    (call,) = got["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_time"
+
+
+BARE = {"tool_choice": {"type": "allowed_tools"}}
 
 
 @pytest.mark.parametrize(
@@ -240,17 +179,10 @@ def test_a_body_of_responses_is_served_as_chat(server, llm):
     [
         ({}, "messages"),
         ({"input": 5}, "input must be a text or a list of items"),
-        ({"input": [{"role": "user", "content": None}]}, "input item 1: its content"),
-        ({"messages": [{"role": "user", "content": None}]}, "content must be a string"),
+        ({"input": [user(None)]}, "input item 1: its content"),
+        ({"messages": [user(None)]}, "content must be a string"),
         ({"messages": [TALE], "functions": FUNCTIONS}, "Use 'tools'"),
-        (
-            {
-                "messages": [TALE],
-                "tools": TOOLS,
-                "tool_choice": {"type": "allowed_tools"},
-            },
-            "allowed_tools needs a mode",
-        ),
+        ({"messages": [TALE], "tools": TOOLS, **BARE}, "allowed_tools needs a mode"),
     ],
 )
 def test_a_form_that_cannot_be_read_is_refused_by_name(server, fields, named):

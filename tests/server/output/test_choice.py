@@ -19,20 +19,15 @@ from foreword.registry import TOOL_FORMATS
 from foreword.server.output import REASONING, structural_tag
 from outputs import FUNCTIONS, calls, completed, content, parsed, raw
 
-SPECIAL = (
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[THINK]",
-    "[/THINK]",
-    "<tool_call>",
-    "</tool_call>",
-)
+MARKS = ("[THINK]", "[/THINK]", "<tool_call>", "</tool_call>")
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", *MARKS)
 END = "</s>"
 ENDINGS = ("</parameter>", "</arg_value>")
 VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), *"\né｜▁", *ENDINGS]
 CLOSING = {*'}]"/>,', *ENDINGS}
 """Tokens that end something, so that a random walk has an end."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
+LOOSE = {"mode": "auto", "tools": ["get"]}
 PARIS, EMPTY = '{"city": "Paris", "days": 3}', '{"a": [1]}'
 NAMED_CALL = '{{"name": "{}", "arguments": {}}}'
 PARTS = {
@@ -81,9 +76,13 @@ TWO = {
 
 @cache
 def compiler() -> xgrammar.GrammarCompiler:
-    return xgrammar.GrammarCompiler(
-        xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[0])
-    )
+    tokens = xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[0])
+    return xgrammar.GrammarCompiler(tokens)
+
+
+def matched(tag: object) -> xgrammar.GrammarMatcher:
+    grammar = compiler().compile_structural_tag(json.dumps(tag))
+    return xgrammar.GrammarMatcher(grammar)
 
 
 def arguments(format: str, text: str) -> str:
@@ -114,13 +113,9 @@ def accepts(
     its end.
     """
     tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice, **options)
-    matcher = xgrammar.GrammarMatcher(
-        compiler().compile_structural_tag(json.dumps(tag))
-    )
+    matcher, special = matched(tag), options.get("special", ())
     while text:
-        whole = next(
-            (one for one in options.get("special", ()) if text.startswith(one)), text[0]
-        )
+        whole = next((one for one in special if text.startswith(one)), text[0])
         if not matcher.accept_token(VOCABULARY.index(whole)):
             return False
         text = text[len(whole) :]
@@ -133,9 +128,8 @@ def test_good_calls_are_accepted_and_read_back(format: str):
     for choice, special in product(("required", "auto", NAMED), ((), SPECIAL)):
         assert accepts(format, text, choice, special=special), (choice, special)
     events = parsed(format, [text])
-    assert [(name, json.loads(got)) for name, got in calls(events)] == [
-        ("get_weather", json.loads(PARIS))
-    ]
+    ((name, got),) = calls(events)
+    assert (name, json.loads(got)) == ("get_weather", json.loads(PARIS))
     assert completed(events) == [True]
     assert content(events) == ""
 
@@ -146,15 +140,12 @@ def test_a_second_call_is_accepted_where_it_may_follow(format: str, choice: str)
     text = filled(format, TWO, ("get_weather", PARIS), ("get", EMPTY))
     assert accepts(format, text, choice)
     assert not accepts(format, text, choice, parallel=False)
-    assert not accepts(
-        format, filled(format, TWO, *[("get_weather", PARIS)] * 2), NAMED
-    )
+    twice = filled(format, TWO, *[("get_weather", PARIS)] * 2)
+    assert not accepts(format, twice, NAMED)
     events = parsed(format, [text])
-    assert [name for name, _ in calls(events)] == ["get_weather", "get"]
-    assert [json.loads(got) for _, got in calls(events)] == [
-        json.loads(PARIS),
-        json.loads(EMPTY),
-    ]
+    found = [(name, json.loads(got)) for name, got in calls(events)]
+    want = [("get_weather", json.loads(PARIS)), ("get", json.loads(EMPTY))]
+    assert found == want
     assert completed(events) == [True, True]
 
 
@@ -212,13 +203,8 @@ def test_reasoning_may_come_first(format: str, rows: tuple):
         assert accepts(format, body, choice, in_reasoning=True, **options), row
         assert accepts(format, found.open + body, choice, **options), row
         assert accepts(format, call, choice, **options), row
-        assert not accepts(
-            format,
-            f"Paris is meant.{found.close}other",
-            NAMED,
-            in_reasoning=True,
-            **options,
-        ), row
+        other = f"Paris is meant.{found.close}other"
+        assert not accepts(format, other, NAMED, in_reasoning=True, **options), row
         events = parsed(format, [body], reasoning=found, in_reasoning=True)
         assert [name for name, _ in calls(events)] == ["get_weather"], row
         assert raw(events) == body, row
@@ -234,14 +220,13 @@ def test_arguments_follow_the_schema_unless_strict_is_false():
         about = {"name": "get", "parameters": properties, "strict": strict}
         functions = functions_of([{"type": "function", "function": about}])
         tag = structural_tag(TOOL_FORMATS["llama"], functions, "required")
-        grammar = compiler().compile_structural_tag(json.dumps(tag))
-        taken = [
-            xgrammar.GrammarMatcher(grammar).accept_string(
-                ONE["llama"].format("get", text)
-            )
-            for text in ('{"city": "Paris"}', "[1]", '{"a": 1}')
-        ]
-        assert taken == [True, False, other]
+        for text, taken in (
+            ('{"city": "Paris"}', True),
+            ("[1]", False),
+            ('{"a": 1}', other),
+        ):
+            call = ONE["llama"].format("get", text)
+            assert matched(tag).accept_string(call) == taken
 
 
 def test_no_value_may_hold_the_tag_that_ends_it():
@@ -262,78 +247,57 @@ def test_nothing_is_forced_where_nothing_must_be():
 def test_calls_that_are_begun_are_held_to_the_names(format: str):
     functions = tuple(replace(one, strict=None) for one in FUNCTIONS)
     tag = structural_tag(TOOL_FORMATS[format], functions, "auto", lazy=True)
-    grammar = compiler().compile_structural_tag(json.dumps(tag))
-    texts = [
-        "I know that.",
-        filled(format, ONE, ("get_weather", '{"town": "Paris"}')),
-        filled(format, ONE, ("other", PARIS)),
-    ]
-    matchers = [xgrammar.GrammarMatcher(grammar) for _ in texts]
-    taken = [one.accept_string(text) for one, text in zip(matchers, texts, strict=True)]
-    assert taken == [True, True, False]
+    town = filled(format, ONE, ("get_weather", '{"town": "Paris"}'))
+    assert matched(tag).accept_string("I know that.")
+    assert matched(tag).accept_string(town)
+    assert not matched(tag).accept_string(filled(format, ONE, ("other", PARIS)))
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        "any",
-        None,
-        1,
-        {"type": "function"},
-        {"type": "function", "function": {"name": 1}},
-    ],
-)
-def test_a_choice_that_is_none_is_refused(choice: object):
-    with pytest.raises(InvalidRequest, match="cannot read tool_choice"):
-        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, choice)
-
-
-def test_a_tool_that_is_not_there_cannot_be_forced():
-    wanted = {"type": "function", "function": {"name": "other"}}
-    with pytest.raises(InvalidRequest, match="no such tool among get_weather, get"):
-        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, wanted)
-    with pytest.raises(InvalidRequest, match="cannot force a tool call"):
-        structural_tag(TOOL_FORMATS["hermes"], (), "required")
+def named(name: object) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def of(mode: object, *names: str) -> dict[str, object]:
     """The choice that allows some tools."""
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+    tools = {"mode": mode, "tools": [named(name) for name in names]}
+    return {"type": "allowed_tools", "allowed_tools": tools}
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("any", "cannot read tool_choice"),
+        (None, "cannot read tool_choice"),
+        (1, "cannot read tool_choice"),
+        ({"type": "function"}, "cannot read tool_choice"),
+        (named(1), "cannot read tool_choice"),
+        (named("other"), "no such tool among get_weather, get"),
+        (of("any", "get"), "cannot read tool_choice: allowed_tools needs a mode"),
+        (of("auto"), "and a list of tools"),
+        ({"type": "allowed_tools"}, "cannot read tool_choice: allowed_tools needs"),
+        (of("auto") | {"allowed_tools": LOOSE}, "cannot read tool_choice"),
+        (of("required", "get", "other"), "'other': 'tools' has get_weather, get"),
+    ],
+)
+def test_a_choice_that_cannot_be_read_is_refused(choice: object, words: str):
+    with pytest.raises(InvalidRequest, match=words):
+        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, choice)
+
+
+def test_no_call_is_forced_without_tools():
+    with pytest.raises(InvalidRequest, match="cannot force a tool call"):
+        structural_tag(TOOL_FORMATS["hermes"], (), "required")
 
 
 @pytest.mark.parametrize("mode", ["required", "auto"])
 @pytest.mark.parametrize("format", TOOL_FORMATS)
 def test_only_the_allowed_tools_are_called(format: str, mode: str):
-    weather, get = (
-        filled(format, ONE, ("get_weather", PARIS)),
-        filled(format, ONE, ("get", EMPTY)),
-    )
+    weather = filled(format, ONE, ("get_weather", PARIS))
+    get = filled(format, ONE, ("get", EMPTY))
     assert accepts(format, weather, of(mode, "get_weather"))
     assert not accepts(format, get, of(mode, "get_weather"))
     assert accepts(format, get, of(mode, "get", "get_weather"))
     assert accepts(format, "Hi.", of(mode, "get")) == (mode == "auto")
-
-
-@pytest.mark.parametrize(
-    ("choice", "named"),
-    [
-        (of("any", "get"), "cannot read tool_choice: allowed_tools needs a mode"),
-        (of("auto"), "and a list of tools"),
-        ({"type": "allowed_tools"}, "cannot read tool_choice: allowed_tools needs"),
-        (
-            {
-                "type": "allowed_tools",
-                "allowed_tools": {"mode": "auto", "tools": ["get"]},
-            },
-            "cannot read tool_choice",
-        ),
-        (of("required", "get", "other"), "'other': 'tools' has get_weather, get"),
-    ],
-)
-def test_allowed_tools_that_cannot_be_read_are_refused(choice: object, named: str):
-    with pytest.raises(InvalidRequest, match=named):
-        structural_tag(TOOL_FORMATS["hermes"], FUNCTIONS, choice)
 
 
 @pytest.mark.sample(5)
@@ -347,25 +311,17 @@ def test_grammar_output_is_read_as_calls(format: str, choice: str, seed: int):
     """
     draw = random.Random(seed)
     tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice)
-    matcher = xgrammar.GrammarMatcher(
-        compiler().compile_structural_tag(json.dumps(tag))
-    )
-    mask, text = (
-        xgrammar.allocate_token_bitmask(1, len(VOCABULARY)),
-        "" if choice == "required" else "Hi. " + begun(format),
-    )
+    matcher = matched(tag)
+    mask = xgrammar.allocate_token_bitmask(1, len(VOCABULARY))
+    text = "" if choice == "required" else "Hi. " + begun(format)
     assert matcher.accept_string(text)
     for _ in range(240):
         matcher.fill_next_token_bitmask(mask)
-        allowed = [
-            i for i in range(len(VOCABULARY)) if int(mask[0, i // 32]) >> (i % 32) & 1
-        ]
+        bits = [int(mask[0, i // 32]) >> (i % 32) & 1 for i in range(len(VOCABULARY))]
+        allowed = [i for i, bit in enumerate(bits) if bit]
         common = [i for i in allowed if VOCABULARY[i] in CLOSING] or allowed
-        token = (
-            0
-            if 0 in allowed and draw.random() < 0.3
-            else draw.choice(draw.choice((allowed, common)))
-        )
+        ends = 0 in allowed and draw.random() < 0.3
+        token = 0 if ends else draw.choice(draw.choice((allowed, common)))
         matcher.accept_token(token)
         if token == 0:
             events = parsed(format, [text])
