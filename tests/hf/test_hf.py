@@ -17,7 +17,7 @@ from foreword.budget import BUDGETS, DraftBudget
 from foreword.hf.adapters import split
 from foreword.hf.borrowed import ModelRecord, borrowed_model
 from foreword.model import Mode
-from generating import Alternate, CollectedStream, Sum, ids
+from generating import OURS, OUTPUT, Alternate, CollectedStream, Sum, few, greedy, ids
 
 DRAFTERS = ["nothing", "itself", "text"]
 
@@ -36,21 +36,15 @@ def enabled():
 def how(drafter, model):
     """Arguments that let a drafter propose four tokens a round, or none."""
     if drafter == "nothing":
-        return dict(custom_generate=foreword.generate, method="none")
-    return dict(
-        custom_generate=foreword.generate,
-        nodes=4,
-        drafter=model if drafter == "itself" else None,
-    )
+        return OURS | dict(method="none")
+    return OURS | dict(nodes=4, drafter=model if drafter == "itself" else None)
 
 
 class OfRow(hf.LogitsProcessor):
     """Allows each row of the batch its own half of the vocabulary."""
 
     def __call__(self, input_ids, scores):
-        half = (torch.arange(scores.shape[-1]) >= scores.shape[-1] // 2).expand_as(
-            scores
-        )
+        half = torch.arange(scores.shape[-1]) >= scores.shape[-1] // 2
         row = torch.arange(len(scores))[:, None] % 2 == 1
         return scores.masked_fill(half != row, -torch.inf)
 
@@ -68,14 +62,8 @@ def test_greedy_text_is_that_of_transformers(name, drafter):
     tests/guarantees/test_architectures.py.
     """
     model, inputs = tiny_models.build(name), ids(13)
-    want = model.generate(**inputs, max_new_tokens=24, do_sample=False)
-    got = model.generate(
-        **inputs,
-        max_new_tokens=24,
-        do_sample=False,
-        return_dict_in_generate=True,
-        **how(drafter, model),
-    )
+    want = model.generate(**inputs, **greedy(24))
+    got = model.generate(**inputs, **greedy(24), **OUTPUT, **how(drafter, model))
     assert got.sequences.dtype == want.dtype
     assert got.sequences.tolist() == want.tolist()
     assert drafter == "text" or got.stats[0].accepted > 0
@@ -84,15 +72,11 @@ def test_greedy_text_is_that_of_transformers(name, drafter):
 @pytest.mark.parametrize("name", ["stablelm", "bloom", "qwen3-next", "mamba"])
 def test_models_without_our_attention_are_served(name):
     model, inputs = tiny_models.build(name), ids(9)
-    want = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    want = model.generate(**inputs, **greedy(12))
     with pytest.warns(UserWarning, match="mode '(cache|plain)'"):
-        got = model.generate(
-            **inputs, max_new_tokens=12, do_sample=False, **how("text", model)
-        )
+        got = model.generate(**inputs, **greedy(12), **how("text", model))
     assert got.tolist() == want.tolist()
-    again = model.generate(
-        **inputs, max_new_tokens=12, do_sample=False, **how("text", model)
-    )
+    again = model.generate(**inputs, **greedy(12), **how("text", model))
     assert again.tolist() == want.tolist(), "warned once, served twice"
 
 
@@ -100,20 +84,16 @@ def test_models_without_our_attention_are_served(name):
 def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
     inputs = ids(3, 17, 9, 1, 12, pad=7)
     inputs["input_ids"][1, 4] = 7  # the padding token may also be part of a prompt
-    options = dict(
-        max_new_tokens=20,
-        do_sample=False,
-        eos_token_id=list(range(0, 320, 9)),
-        pad_token_id=7,
-    )
+    options = dict(**greedy(20), eos_token_id=list(range(0, 320, 9)), pad_token_id=7)
     want = model.generate(**inputs, **options)
-    assert len({(row[17:] != 7).sum().item() for row in want}) > 1, (
-        "all rows are equally long: the test says nothing"
-    )
-    assert (
-        model.generate(**inputs, **options, **how(drafter, model)).tolist()
-        == want.tolist()
-    )
+    lengths = {(row[17:] != 7).sum().item() for row in want}
+    assert len(lengths) > 1, "all rows are equally long: the test says nothing"
+    got = model.generate(**inputs, **options, **how(drafter, model))
+    assert got.tolist() == want.tolist()
+
+
+EVEN = list(range(0, 320, 2))
+ENDS = dict(eos_token_id=11, pad_token_id=0)
 
 
 @pytest.mark.sample(2)
@@ -125,37 +105,23 @@ def test_rows_of_different_lengths_with_end_of_text_and_padding(model, drafter):
         dict(bad_words_ids=[[5], [7, 9]] + [[token] for token in range(100, 200)]),
         dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
         dict(min_length=20, eos_token_id=list(range(0, 320, 3)), pad_token_id=0),
-        dict(
-            suppress_tokens=list(range(0, 320, 2)), begin_suppress_tokens=[1, 3, 5, 7]
-        ),
+        dict(suppress_tokens=EVEN, begin_suppress_tokens=[1, 3, 5, 7]),
         dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
-        dict(
-            exponential_decay_length_penalty=(3, 1.2), eos_token_id=11, pad_token_id=0
-        ),
-        dict(forced_eos_token_id=11, eos_token_id=11, pad_token_id=0),
+        dict(exponential_decay_length_penalty=(3, 1.2), **ENDS),
+        dict(forced_eos_token_id=11, **ENDS),
         dict(encoder_repetition_penalty=1.5),
         dict(logits_processor=[OfRow()]),
         dict(logits_processor=[Alternate()]),
-        dict(
-            prefix_allowed_tokens_fn=lambda row, text: [
-                (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
-            ]
-        ),
-        dict(
-            stopping_criteria=hf.StoppingCriteriaList([Sum()]),
-            eos_token_id=11,
-            pad_token_id=0,
-        ),
+        dict(prefix_allowed_tokens_fn=few),
+        dict(stopping_criteria=hf.StoppingCriteriaList([Sum()]), **ENDS),
         dict(use_cache=False),
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_options_of_generate_are_obeyed_along_every_path(model, options):
     inputs = ids(11, 6)
-    want = model.generate(**inputs, max_new_tokens=20, do_sample=False, **options)
-    got = model.generate(
-        **inputs, max_new_tokens=20, do_sample=False, **options, **how("itself", model)
-    )
+    want = model.generate(**inputs, **greedy(20), **options)
+    got = model.generate(**inputs, **greedy(20), **options, **how("itself", model))
     assert got.tolist() == want.tolist()
 
 
@@ -172,25 +138,14 @@ def test_options_of_generate_are_obeyed_along_every_path(model, options):
     ids=lambda options: next(iter(options)),
 )
 def test_seed_fixes_the_sampled_text_for_every_drafter(model, options):
+    call = partial(model.generate, **ids(5, 8), max_new_tokens=16, do_sample=True)
     texts = []
     for drafter in DRAFTERS:
         torch.manual_seed(11)
-        texts.append(
-            model.generate(
-                **ids(5, 8),
-                max_new_tokens=16,
-                do_sample=True,
-                **options,
-                **how(drafter, model),
-            )
-        )
+        texts.append(call(**options, **how(drafter, model)))
     assert texts[0].tolist() == texts[1].tolist() == texts[2].tolist()
-    again = model.generate(
-        **ids(5, 8), max_new_tokens=16, do_sample=True, **options, **how("text", model)
-    )
-    assert again.tolist() != texts[0].tolist(), (
-        "torch's generator went on, and the text did not change"
-    )
+    again = call(**options, **how("text", model))
+    assert again.tolist() != texts[0].tolist(), "torch's generator did not go on"
     assert len({tuple(row) for row in texts[0].tolist()}) == len(texts[0]), (
         "rows share their noise"
     )
@@ -208,7 +163,7 @@ def test_sampled_tokens_have_the_distribution_of_transformers(model):
 
 def test_greedy_text_leaves_the_global_generator_alone(model):
     before = torch.get_rng_state()
-    model.generate(**ids(5), max_new_tokens=3, do_sample=False, **how("text", model))
+    model.generate(**ids(5), **greedy(3), **how("text", model))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -229,24 +184,16 @@ def test_plain_warpers_are_recognised_at_the_end_in_order(model):
 def test_stop_strings_cut_inside_an_accepted_block_and_across_tokens(shipped, enabled):
     target, _, tokenizer = shipped
     inputs = tokenizer("The capital of France is", return_tensors="pt")
-    options = dict(max_new_tokens=24, do_sample=False)
-    text = tokenizer.decode(
-        target.generate(**inputs, **options)[0, inputs.input_ids.shape[1] :]
-    )
+    options = greedy(24)
+    whole = target.generate(**inputs, **options)[0]
+    text = tokenizer.decode(whole[inputs.input_ids.shape[1] :])
     for start in (3, 11):
         stop = text[start : start + 5]
         assert stop
-        want = target.generate(
-            **inputs, **options, stop_strings=[stop], tokenizer=tokenizer
-        )
-        got = target.generate(
-            **inputs,
-            **options,
-            stop_strings=[stop],
-            tokenizer=tokenizer,
-            speculative_decoding=True,
-            draft_model=target,
-        )
+        stops = dict(stop_strings=[stop], tokenizer=tokenizer)
+        want = target.generate(**inputs, **options, **stops)
+        asks = dict(speculative_decoding=True, draft_model=target)
+        got = target.generate(**inputs, **options, **stops, **asks)
         assert got.tolist() == want.tolist()
         criteria = hf.StoppingCriteriaList([hf.StopStringCriteria(tokenizer, [stop])])
         got = target.generate(
@@ -265,11 +212,7 @@ def test_criterion_sees_every_prefix_once(model):
 
     criteria = hf.StoppingCriteriaList([Watch()])
     got = model.generate(
-        **ids(5),
-        max_new_tokens=40,
-        do_sample=False,
-        stopping_criteria=criteria,
-        **how("itself", model),
+        **ids(5), **greedy(40), stopping_criteria=criteria, **how("itself", model)
     )[0].tolist()
     assert len(got) < 45
     assert seen == [got[:length] for length in range(6, len(got) + 1)]
@@ -289,11 +232,7 @@ def test_time_that_is_up_ends_the_text_after_one_token(model):
 def test_streamer_gets_prompt_tokens_and_end(model):
     streamer = CollectedStream()
     got = model.generate(
-        **ids(5),
-        max_new_tokens=9,
-        do_sample=False,
-        streamer=streamer,
-        **how("itself", model),
+        **ids(5), **greedy(9), streamer=streamer, **how("itself", model)
     )
     assert streamer.values == [
         got[:, :5].tolist(),
@@ -318,49 +257,34 @@ def test_a_streamer_is_ended_when_a_call_is_refused(model):
     "options", [dict(), dict(logits_processor=[Alternate()], repetition_penalty=1.4)]
 )
 def test_scores_and_logits_are_those_of_transformers(model, options):
-    options = dict(
-        options, max_new_tokens=12, do_sample=False, return_dict_in_generate=True
-    )
+    options = dict(options, **greedy(12), **OUTPUT)
     options |= dict(output_scores=True, output_logits=True)
     want = model.generate(**ids(7, 4), **options)
     got = model.generate(**ids(7, 4), **options, **how("itself", model))
     assert got.sequences.tolist() == want.sequences.tolist()
-    torch.testing.assert_close(
-        torch.stack(got.logits), torch.stack(want.logits), atol=1e-4, rtol=1e-4
-    )
-    torch.testing.assert_close(
-        torch.stack(got.scores), torch.stack(want.scores), atol=1e-4, rtol=1e-4
-    )
+    for name in ("logits", "scores"):
+        ours, theirs = torch.stack(got[name]), torch.stack(want[name])
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     assert [row.tokens for row in got.stats] == [12, 12]
     assert got.stats[0].accepted > 0
 
 
 def test_sampled_scores_are_filtered_and_change_nothing(model):
-    options = dict(
-        max_new_tokens=12, do_sample=True, top_k=5, seed=4, **how("itself", model)
-    )
+    options = dict(max_new_tokens=12, do_sample=True, top_k=5, seed=4)
+    options |= how("itself", model)
     plain = model.generate(**ids(7), **options)
-    got = model.generate(
-        **ids(7), **options, return_dict_in_generate=True, output_scores=True
-    )
+    got = model.generate(**ids(7), **options, **OUTPUT, output_scores=True)
     assert got.sequences.tolist() == plain.tolist()
     assert [(step > -torch.inf).sum().item() for step in got.scores] == [5] * 12
-    assert all(
-        step[0, token] > -torch.inf
-        for step, token in zip(got.scores, got.sequences[0, 7:], strict=True)
-    )
+    pairs = zip(got.scores, got.sequences[0, 7:], strict=True)
+    assert all(step[0, token] > -torch.inf for step, token in pairs)
     assert got.seeds == (4,)
     assert got.logits is None
 
 
 def test_a_row_that_has_ended_says_padding_with_certainty(model):
-    options = dict(
-        eos_token_id=list(range(0, 320, 9)),
-        pad_token_id=7,
-        max_new_tokens=20,
-        do_sample=False,
-    )
-    options |= dict(return_dict_in_generate=True, output_scores=True)
+    options = dict(eos_token_id=list(range(0, 320, 9)), pad_token_id=7, **greedy(20))
+    options |= dict(**OUTPUT, output_scores=True)
     got = model.generate(**ids(3, 17, 9, 1), **options, **how("text", model))
     short = int(torch.tensor([row.tokens for row in got.stats]).argmin())
     assert got.stats[short].tokens < len(got.scores)
@@ -371,17 +295,10 @@ def test_a_row_that_has_ended_says_padding_with_certainty(model):
 
 
 def state(model):
-    return (
-        model.config._attn_implementation,
-        [
-            (name, type(module), module.training, id(module))
-            for name, module in model.named_modules()
-        ],
-        [
-            (name, id(weight), weight.sum().item())
-            for name, weight in model.state_dict(keep_vars=True).items()
-        ],
-    )
+    modules = [(name, type(one), one.training) for name, one in model.named_modules()]
+    weights = model.state_dict(keep_vars=True).items()
+    ids = [(name, id(weight), weight.sum().item()) for name, weight in weights]
+    return model.config._attn_implementation, [*map(id, model.modules())], modules, ids
 
 
 class Broken(hf.LogitsProcessor):
@@ -393,46 +310,26 @@ def test_target_and_draft_are_given_back_as_they_were(model):
     small = tiny_models.build("qwen2")
     model.train()
     model.model.layers[0].eval()
-    before, options = (
-        (state(model), state(small)),
-        dict(max_new_tokens=6, do_sample=False),
-    )
+    before, options = (state(model), state(small)), greedy(6)
     plain = model.generate(**ids(5), **options)
-    model.generate(
-        **ids(5), **options, custom_generate=foreword.generate, drafter=small, nodes=3
-    )
+    model.generate(**ids(5), **options, **OURS, drafter=small, nodes=3)
     assert (state(model), state(small)) == before
+    broken = dict(drafter=small, nodes=0, logits_processor=[Broken()])
     with pytest.raises(RuntimeError, match="the processor is broken"):
-        model.generate(
-            **ids(5),
-            **options,
-            custom_generate=foreword.generate,
-            drafter=small,
-            nodes=0,
-            logits_processor=[Broken()],
-        )
+        model.generate(**ids(5), **options, **OURS, **broken)
     assert (state(model), state(small)) == before
     assert model.generate(**ids(5), **options).tolist() == plain.tolist()
     model.eval()
 
 
 def test_auto_chooses_among_the_methods_that_suit_the_drafter():
-    model = hf.AutoModelForCausalLM.from_pretrained(
-        starter.target(), dtype=torch.float32
-    )
-    small = hf.AutoModelForCausalLM.from_pretrained(
-        starter.draft(), dtype=torch.float32
-    )
-    options = dict(max_new_tokens=16, do_sample=False)
+    load = partial(hf.AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
+    model, small = load(starter.target()), load(starter.draft())
+    options = greedy(16)
     plain = model.generate(**ids(5), **options).tolist()
     for drafter in (None, small):
-        ours = model.generate(
-            **ids(5),
-            **options,
-            custom_generate=foreword.generate,
-            drafter=drafter,
-            method="auto",
-        )
+        auto = dict(drafter=drafter, method="auto", **OURS)
+        ours = model.generate(**ids(5), **options, **auto)
         assert ours.tolist() == plain
 
 
@@ -440,10 +337,7 @@ def test_a_bfloat16_model_is_given_back_too():
     model = hf.AutoModelForCausalLM.from_pretrained(
         starter.target(), dtype=torch.bfloat16
     )
-    before, call = (
-        state(model),
-        partial(model.generate, **ids(5), max_new_tokens=8, do_sample=False),
-    )
+    before, call = state(model), partial(model.generate, **ids(5), **greedy(8))
     plain = call()
     assert call(**how("text", model)).shape == plain.shape
     assert state(model) == before
@@ -452,7 +346,7 @@ def test_a_bfloat16_model_is_given_back_too():
 
 def test_changed_weights_are_seen_at_once():
     model = tiny_models.build("llama")
-    call = partial(model.generate, **ids(5), max_new_tokens=12, do_sample=False)
+    call = partial(model.generate, **ids(5), **greedy(12))
     before = call(**how("text", model))
     model.model.layers[0].mlp.down_proj.weight.data.mul_(-3)
     assert call().tolist() != before.tolist()
@@ -464,7 +358,7 @@ def test_a_hook_in_a_layer_is_obeyed():
     model.model.layers[1].mlp.down_proj.register_forward_hook(
         lambda module, args, output: output * -2
     )
-    call = partial(model.generate, **ids(5), max_new_tokens=12, do_sample=False)
+    call = partial(model.generate, **ids(5), **greedy(12))
     assert call(**how("itself", model)).tolist() == call().tolist()
 
 
@@ -499,15 +393,12 @@ def test_records_keep_no_model_alive():
 
 
 def test_two_threads_take_turns_with_one_model(model):
-    want = model.generate(**ids(5), max_new_tokens=12, do_sample=False).tolist()
+    want = model.generate(**ids(5), **greedy(12)).tolist()
     got = []
 
     def work():
-        got.append(
-            model.generate(
-                **ids(5), max_new_tokens=12, do_sample=False, **how("itself", model)
-            ).tolist()
-        )
+        options = greedy(12) | how("itself", model)
+        got.append(model.generate(**ids(5), **options).tolist())
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -519,24 +410,16 @@ def test_two_threads_take_turns_with_one_model(model):
 
 def test_two_threads_may_borrow_two_models_crosswise():
     models = [tiny_models.build("llama") for _ in range(2)]
-    want = [
-        one.generate(**ids(5), max_new_tokens=6, do_sample=False).tolist()
-        for one in models
-    ]
+    want = [one.generate(**ids(5), **greedy(6)).tolist() for one in models]
     got, start = {}, threading.Barrier(2, timeout=60)
 
     def work(mine: int) -> None:
         options = how("text", models[mine]) | {"drafter": models[1 - mine]}
         start.wait()
-        got[mine] = [
-            models[mine]
-            .generate(**ids(5), max_new_tokens=6, do_sample=False, **options)
-            .tolist()
-        ]
+        got[mine] = [models[mine].generate(**ids(5), **greedy(6), **options).tolist()]
 
-    threads = [
-        threading.Thread(target=work, args=(mine,), daemon=True) for mine in range(2)
-    ]
+    options = dict(target=work, daemon=True)
+    threads = [threading.Thread(args=(mine,), **options) for mine in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -560,13 +443,7 @@ class Learnt(DraftBudget):
 
 def drafted(model, inputs, want, **options):
     """Draft tokens of a call whose text is `want`."""
-    found = model.generate(
-        **inputs,
-        max_new_tokens=6,
-        do_sample=False,
-        return_dict_in_generate=True,
-        **options,
-    )
+    found = model.generate(**inputs, **greedy(6), **OUTPUT, **options)
     assert found.sequences.tolist() == want.tolist()
     return sum(stats.drafted for stats in found.stats)
 
@@ -574,23 +451,18 @@ def drafted(model, inputs, want, **options):
 def test_next_call_with_same_drafter_keeps_its_budget(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     monkeypatch.setattr("foreword.budget.DEFAULT_BUDGET", "learnt")
-    model, small, inputs = (
-        tiny_models.build("llama"),
-        tiny_models.build("qwen2"),
-        ids(9),
-    )
-    want = model.generate(**inputs, max_new_tokens=6, do_sample=False)
+    model, small = tiny_models.build("llama"), tiny_models.build("qwen2")
+    inputs = ids(9)
+    want = model.generate(**inputs, **greedy(6))
     call = partial(drafted, model, inputs, want)
-    ours = dict(custom_generate=foreword.generate)
+    ours = OURS
     # Without noise both rules give the text of transformers.
     for options in (
         dict(drafter=small),
         dict(drafter=model),
         dict(drafter=small, rule="same-distribution"),
     ):
-        assert call(**ours, **options) == 4, (
-            "a drafter that was not asked before is tried"
-        )
+        assert call(**ours, **options) == 4, "a new drafter is tried"
         assert call(**ours, **options) == 0
     with foreword.enable():
         assert call(draft_model=small) == 0
@@ -602,13 +474,7 @@ def test_next_call_with_same_drafter_keeps_its_budget(monkeypatch):
 def test_budget_of_a_failed_call_is_discarded(monkeypatch):
     monkeypatch.setitem(BUDGETS, "learnt", Learnt)
     model, inputs = tiny_models.build("llama"), ids(9)
-    call = partial(
-        model.generate,
-        **inputs,
-        custom_generate=foreword.generate,
-        drafter=model,
-        budget="learnt",
-    )
+    call = partial(model.generate, **inputs, **OURS, drafter=model, budget="learnt")
 
     class Late(hf.LogitsProcessor):
         def __call__(self, input_ids, scores):
@@ -617,8 +483,8 @@ def test_budget_of_a_failed_call_is_discarded(monkeypatch):
             return scores
 
     with pytest.raises(RuntimeError, match="the processor is broken"):
-        call(max_new_tokens=12, do_sample=False, logits_processor=[Late()])
-    found = call(max_new_tokens=6, do_sample=False, return_dict_in_generate=True)
+        call(**greedy(12), logits_processor=[Late()])
+    found = call(**greedy(6), **OUTPUT)
     assert found.stats[0].drafted == 4
 
 
@@ -630,14 +496,8 @@ def test_budget_of_a_failed_call_is_discarded(monkeypatch):
     [
         (dict(num_beams=2), "num_beams=2"),
         (dict(guidance_scale=1.5), "guidance_scale=1.5"),
-        (
-            dict(output_attentions=True, return_dict_in_generate=True),
-            "output_attentions",
-        ),
-        (
-            dict(output_hidden_states=True, return_dict_in_generate=True),
-            "hidden_states",
-        ),
+        (dict(output_attentions=True, **OUTPUT), "output_attentions"),
+        (dict(output_hidden_states=True, **OUTPUT), "hidden_states"),
         (dict(nodes=65), "nodes must be"),
         (dict(seed=-1, do_sample=True), "seed"),
     ],
@@ -645,32 +505,22 @@ def test_budget_of_a_failed_call_is_discarded(monkeypatch):
 )
 def test_what_cannot_be_served_is_refused_by_name(model, options, says):
     with pytest.raises(InvalidRequest, match=says):
-        model.generate(
-            **ids(5), max_new_tokens=4, custom_generate=foreword.generate, **options
-        )
+        model.generate(**ids(5), max_new_tokens=4, **OURS, **options)
 
 
 def test_inputs_that_cannot_be_served_are_refused(model):
-    call = partial(model.generate, max_new_tokens=4, custom_generate=foreword.generate)
+    call = partial(model.generate, max_new_tokens=4, **OURS)
+    mask = torch.tensor([[1, 1], [1, 0]])
     with pytest.raises(InvalidRequest, match="padded on the right"):
-        call(
-            input_ids=torch.tensor([[1, 2], [3, 4]]),
-            attention_mask=torch.tensor([[1, 1], [1, 0]]),
-        )
-    cache = model.generate(
-        **ids(5), max_new_tokens=4, return_dict_in_generate=True
-    ).past_key_values
+        call(input_ids=torch.tensor([[1, 2], [3, 4]]), attention_mask=mask)
+    cache = model.generate(**ids(5), max_new_tokens=4, **OUTPUT).past_key_values
     with pytest.raises(InvalidRequest, match="past_key_values"):
         call(**ids(20), past_key_values=cache)
     with pytest.raises(UnknownMethod, match="nonsense"):
         call(**ids(5), method="nonsense")
+    load = partial(hf.AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
     with pytest.raises(InvalidRequest, match="another tokenizer"):
-        call(
-            **ids(5),
-            drafter=hf.AutoModelForCausalLM.from_pretrained(
-                starter.draft(), dtype=torch.float32
-            ),
-        )
+        call(**ids(5), drafter=load(starter.draft()))
 
 
 # ---- enable
@@ -679,13 +529,7 @@ def test_inputs_that_cannot_be_served_are_refused(model):
 def test_the_spellings_people_use_are_served(shipped, enabled):
     target, draft, tokenizer = shipped
     inputs = tokenizer("Once upon a time", return_tensors="pt")
-    call = partial(
-        target.generate,
-        **inputs,
-        max_new_tokens=16,
-        do_sample=False,
-        return_dict_in_generate=True,
-    )
+    call = partial(target.generate, **inputs, **greedy(16), **OUTPUT)
     want = call()
     assert not hasattr(want, "stats")
     for options in (
@@ -710,23 +554,16 @@ def test_enable_is_undone_wholly_and_counts_once():
         assert patched is not original
         with foreword.enable():
             assert hf.GenerationMixin.generate is patched
-        assert hf.GenerationMixin.generate is patched, (
-            "the inner block took back what the outer one did"
-        )
+        assert hf.GenerationMixin.generate is patched, "the outer block lasts"
     assert hf.GenerationMixin.generate is original
     foreword.disable()
     assert hf.GenerationMixin.generate is original
 
 
 def test_what_cannot_be_served_goes_to_transformers_with_one_warning(model, enabled):
-    want = model.generate(**ids(5), max_new_tokens=4, num_beams=2, do_sample=False)
+    call = partial(model.generate, **ids(5), **greedy(4), num_beams=2)
+    want = call()
     with pytest.warns(UserWarning, match="num_beams=2") as caught:
-        got = model.generate(
-            **ids(5),
-            max_new_tokens=4,
-            num_beams=2,
-            do_sample=False,
-            speculative_decoding=True,
-        )
+        got = call(speculative_decoding=True)
     assert got.tolist() == want.tolist()
     assert len(caught) == 1

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 import foreword
 import starter
 from foreword.errors import InvalidRequest
+from generating import OURS, OUTPUT
 
-OPTIONS = dict(max_new_tokens=20, return_dict_in_generate=True)
+OPTIONS = dict(max_new_tokens=20, **OUTPUT)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_both_spellings_are_served_with_the_text_of_plain_decoding(
         torch.manual_seed(7)
         return model.generate(**inputs, **OPTIONS, do_sample=sample, **asks)
 
-    custom = dict(custom_generate=foreword.generate)
+    custom = OURS
     want = call(**custom, method="none").sequences.tolist()
     got = [call(**custom, assistant_early_exit=6)]
     with foreword.enable():
@@ -52,7 +53,7 @@ def test_layers_that_the_model_does_not_have_are_refused(model, inputs, layers):
     with foreword.enable(), pytest.raises(InvalidRequest, match=says):
         model.generate(**inputs, **asks)
     with pytest.raises(InvalidRequest, match=says):
-        model.generate(**inputs, **asks, custom_generate=foreword.generate)
+        model.generate(**inputs, **asks, **OURS)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +61,8 @@ def test_layers_that_the_model_does_not_have_are_refused(model, inputs, layers):
     [
         dict(prompt_lookup_num_tokens=3),
         dict(draft_model=str(starter.draft())),
-        dict(custom_generate=foreword.generate, drafter=str(starter.draft())),
-        dict(custom_generate=foreword.generate, method="suffix"),
+        dict(**OURS, drafter=str(starter.draft())),
+        dict(**OURS, method="suffix"),
     ],
     ids=lambda other: list(other)[-1],
 )

@@ -13,7 +13,7 @@ import foreword
 import tiny_models
 import tiny_vision
 from foreword import InvalidRequest
-from generating import CollectedStream, ids
+from generating import OURS, OUTPUT, CollectedStream, few, greedy, ids
 from other_tokenizers import NEAR, TRANSLATED
 from tiny_sizes import sizes
 
@@ -29,9 +29,8 @@ class Counting(hf.LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         self.calls += 1
-        return scores.masked_fill(
-            torch.arange(scores.shape[-1]) % 5 != self.calls % 5, -torch.inf
-        )
+        forbidden = torch.arange(scores.shape[-1]) % 5 != self.calls % 5
+        return scores.masked_fill(forbidden, -torch.inf)
 
 
 class Counted(hf.StoppingCriteria):
@@ -63,13 +62,10 @@ def small():
 def right(*lengths):
     """The prompts of `ids`, padded on the right."""
     inputs = ids(*lengths)
-    rolled = {name: value.clone() for name, value in inputs.items()}
-    for row, length in enumerate(lengths):
-        shift = -(max(lengths) - length)
-        rolled = {name: value.clone() for name, value in rolled.items()}
-        for name in rolled:
-            rolled[name][row] = inputs[name][row].roll(shift)
-    return rolled
+    for values in inputs.values():
+        for row, length in enumerate(lengths):
+            values[row] = values[row].roll(length - max(lengths))
+    return inputs
 
 
 def filled(model):
@@ -90,18 +86,24 @@ def outcome(call):
             result = call()
         except Exception as error:  # noqa: BLE001 - that too must be as it was
             result = (type(error), str(error))
-    said = [
-        str(one.message) for one in caught if "; transformers runs" in str(one.message)
-    ]
-    return result, torch.get_rng_state(), said
+    said = [str(one.message) for one in caught]
+    ours = [one for one in said if "; transformers runs" in one]
+    return result, torch.get_rng_state(), ours
 
 
 # ---- what goes to transformers
 
 
-def handed(says, make=lambda: ids(11), **options):
+def handed(says, make=dict, rows=(11,), **options):
     """A call whose arguments are made anew for each use, and what is said of it."""
-    return make, options, says
+    return lambda: ids(*rows) | make(), options, says
+
+
+BOTH = (11, 6)
+RIGHT = dict(input_ids=torch.tensor([[4, 5, 6, 0]]))
+RIGHT["attention_mask"] = torch.tensor([[1, 1, 1, 0]])
+PADDED = "padded on the right"
+ONE, MARK = torch.tensor([[3]]), hf.WatermarkingConfig()
 
 
 HANDED = {
@@ -110,55 +112,43 @@ HANDED = {
     "attentions": handed("output_attentions", output_attentions=True),
     "hidden": handed("output_hidden_states", output_hidden_states=True),
     "guidance": handed("guidance_scale=1.5", guidance_scale=1.5),
-    "negative": handed(
-        "guidance", negative_prompt_ids=torch.tensor([[3]]), guidance_scale=1.5
-    ),
-    "watermark": handed(
-        "watermark", watermarking_config=hf.WatermarkingConfig(), do_sample=True
-    ),
+    "negative": handed("guidance", negative_prompt_ids=ONE, guidance_scale=1.5),
+    "watermark": handed("watermark", watermarking_config=MARK, do_sample=True),
     "healing": handed("token_healing", token_healing=True),
     "synced": handed("synced_gpus", synced_gpus=True),
     "state": handed(
-        "Counting", lambda: ids(11) | {"logits_processor": [Counting()]}, do_sample=True
+        "Counting", lambda: dict(logits_processor=[Counting()]), do_sample=True
     ),
     "state, two rows": handed(
-        "Counting", lambda: ids(11, 6) | {"logits_processor": [Counting()]}
+        "Counting", lambda: dict(logits_processor=[Counting()]), BOTH
     ),
     "criterion, two rows": handed(
-        "Counted",
-        lambda: ids(11, 6) | {"stopping_criteria": [Counted()]},
-        eos_token_id=7,
+        "Counted", lambda: dict(stopping_criteria=[Counted()]), BOTH, eos_token_id=7
     ),
     "no end, two rows": handed(
-        "continue until all", lambda: ids(11, 6) | {"stopping_criteria": [Thirds()]}
+        "continue until all", lambda: dict(stopping_criteria=[Thirds()]), BOTH
     ),
     "streamer, two rows": handed(
-        "streamer", lambda: ids(11, 6) | {"streamer": CollectedStream()}
+        "streamer", lambda: dict(streamer=CollectedStream()), BOTH
     ),
-    "right": handed("padded on the right", lambda: right(11, 6)),
-    "right, one row": handed(
-        "padded on the right",
-        lambda: dict(
-            input_ids=torch.tensor([[4, 5, 6, 0]]),
-            attention_mask=torch.tensor([[1, 1, 1, 0]]),
-        ),
-    ),
-    "right, no mask": handed(
-        "padded on the right",
+    "right": handed(PADDED, lambda: right(11, 6)),
+    "right, one row": handed(PADDED, lambda: RIGHT),
+    "right, no mask": (
         lambda: dict(input_ids=right(11, 6)["input_ids"]),
-        pad_token_id=0,
+        dict(pad_token_id=0),
+        PADDED,
     ),
     "positions": handed(
-        "position_ids", lambda: ids(11) | {"position_ids": torch.arange(11)[None] * 2}
+        "position_ids", lambda: dict(position_ids=torch.arange(11)[None] * 2)
     ),
     "an empty cache": handed(
-        "past_key_values", lambda: ids(11) | {"past_key_values": hf.DynamicCache()}
+        "past_key_values", lambda: dict(past_key_values=hf.DynamicCache())
     ),
     "a long mask": handed(
-        "its shape differs", lambda: ids(11) | {"attention_mask": torch.ones(1, 15)}
+        "its shape differs", lambda: dict(attention_mask=torch.ones(1, 15))
     ),
     "wrong type": handed(
-        "token_type_ids", lambda: ids(11) | {"token_type_ids": torch.zeros(1, 11)}
+        "token_type_ids", lambda: dict(token_type_ids=torch.zeros(1, 11))
     ),
 }
 
@@ -174,12 +164,7 @@ def test_call_that_is_not_served_is_unchanged(model, small, name):
 def check_handed(model, name, spelling, **asks):
     """Check that transformers runs a call that asks for drafts in this way."""
     make, options, says = HANDED[name]
-    options = (
-        dict(max_new_tokens=6, return_dict_in_generate=True)
-        | {"do_sample": False}
-        | options
-        | asks
-    )
+    options = dict(max_new_tokens=6, **OUTPUT) | {"do_sample": False} | options | asks
     given = make()
     want, stream, _ = outcome(partial(model.generate, **given, **options))
     again = make()
@@ -201,13 +186,10 @@ def check_handed(model, name, spelling, **asks):
 
 @pytest.mark.parametrize("asks", ["assistant", "lookup"])
 def test_a_filled_cache_gets_the_text_of_plain_decoding(model, small, asks):
-    options = dict(max_new_tokens=12, do_sample=False)
+    options = greedy(12)
     want = model.generate(**filled(model), **options)
-    options |= (
-        dict(assistant_model=small)
-        if asks == "assistant"
-        else dict(prompt_lookup_num_tokens=3)
-    )
+    more = {"assistant": dict(assistant_model=small)}
+    options |= more.get(asks, dict(prompt_lookup_num_tokens=3))
     with (
         foreword.enable(),
         pytest.warns(UserWarning, match="past_key_values: .*transformers runs this"),
@@ -216,53 +198,43 @@ def test_a_filled_cache_gets_the_text_of_plain_decoding(model, small, asks):
 
 
 def test_a_draft_model_is_left_out_where_it_cannot_help(model, small):
-    want = model.generate(**ids(11), max_new_tokens=6, num_beams=2, do_sample=False)
+    options = ids(11) | greedy(6) | dict(num_beams=2)
+    want = model.generate(**options)
     with (
         foreword.enable(),
         pytest.warns(UserWarning, match="num_beams=2: .* without the draft model"),
     ):
-        got = model.generate(
-            **ids(11), max_new_tokens=6, num_beams=2, do_sample=False, draft_model=small
-        )
+        got = model.generate(**options, draft_model=small)
     assert got.tolist() == want.tolist()
 
 
 # ---- what is served
 
+ONE_ROW, TWO_ROWS = partial(ids, 11), partial(ids, 11, 6)
+HOLES = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])
+
+
 SERVED = {
-    "plain": (lambda: ids(11), {}),
-    "two rows": (lambda: ids(11, 6), {}),
-    "static": (lambda: ids(11), dict(cache_implementation="static")),
-    "no cache": (lambda: ids(11), dict(use_cache=False)),
-    "chunks": (lambda: ids(11), dict(prefill_chunk_size=4)),
-    "bias": (lambda: ids(11, 6), dict(sequence_bias=[[[4], 9.0]])),
+    "plain": (ONE_ROW, {}),
+    "two rows": (TWO_ROWS, {}),
+    "static": (ONE_ROW, dict(cache_implementation="static")),
+    "no cache": (ONE_ROW, dict(use_cache=False)),
+    "chunks": (ONE_ROW, dict(prefill_chunk_size=4)),
+    "bias": (TWO_ROWS, dict(sequence_bias=[[[4], 9.0]])),
     "renormalized": (
-        lambda: ids(11, 6),
+        TWO_ROWS,
         dict(renormalize_logits=True, remove_invalid_values=True),
     ),
     "encoder": (
-        lambda: ids(11, 6),
+        TWO_ROWS,
         dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2),
     ),
-    "max_length": (lambda: ids(11), dict(max_new_tokens=None, max_length=23)),
-    "max_time": (lambda: ids(11), dict(max_time=1000.0)),
-    "not synced": (
-        lambda: ids(11),
-        dict(synced_gpus=False, logits_to_keep=1, num_beams=1),
-    ),
+    "max_length": (ONE_ROW, dict(max_new_tokens=None, max_length=23)),
+    "max_time": (ONE_ROW, dict(max_time=1000.0)),
+    "not synced": (ONE_ROW, dict(synced_gpus=False, logits_to_keep=1, num_beams=1)),
     "criterion": (lambda: ids(11) | {"stopping_criteria": [Counted()]}, {}),
     "streamer": (lambda: ids(11) | {"streamer": CollectedStream()}, {}),
-    "prefix": (
-        lambda: (
-            ids(11, 6)
-            | {
-                "prefix_allowed_tokens_fn": lambda row, text: [
-                    (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
-                ]
-            }
-        ),
-        {},
-    ),
+    "prefix": (TWO_ROWS, dict(prefix_allowed_tokens_fn=few)),
     "no mask": (lambda: dict(input_ids=ids(11)["input_ids"]), {}),
     "no mask, padding": (
         lambda: dict(input_ids=ids(11, 6)["input_ids"]),
@@ -272,20 +244,14 @@ SERVED = {
         lambda: dict(input_ids=right(11, 6)["input_ids"]),
         dict(pad_token_id=0, eos_token_id=0),
     ),
-    "holes": (
-        lambda: (
-            ids(11)
-            | {"attention_mask": torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])}
-        ),
-        {},
-    ),
+    "holes": (lambda: ids(11) | {"attention_mask": HOLES}, {}),
     "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None]}, {}),
     "int32": (lambda: dict(input_ids=ids(11)["input_ids"].int()), {}),
     "nothing": (dict, dict(bos_token_id=3, max_new_tokens=12)),
-    "beyond the context": (lambda: ids(250), {}),
+    "beyond the context": (partial(ids, 250), {}),
     "a configuration": (
-        lambda: ids(11) | {"generation_config": hf.GenerationConfig(max_new_tokens=12)},
-        {},
+        ONE_ROW,
+        dict(generation_config=hf.GenerationConfig(max_new_tokens=12)),
     ),
 }
 
@@ -295,9 +261,7 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_served_call_has_the_text_of_plain_decoding(model, small, name):
     make, options = SERVED[name]
-    options = (
-        dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True) | options
-    )
+    options = dict(**greedy(12), **OUTPUT) | options
     want = model.generate(**(given := make()), **options)
     with foreword.enable():
         got = model.generate(**(again := make()), **options, assistant_model=small)
@@ -331,9 +295,7 @@ def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
         "stopping_criteria": [foreword.pure(Thirds())],
         "logits_processor": [says()],
     }
-    options = dict(
-        max_new_tokens=12, do_sample=False, return_dict_in_generate=True, eos_token_id=7
-    )
+    options = dict(**greedy(12), **OUTPUT, eos_token_id=7)
     want = model.generate(**inputs, **options)
     with foreword.enable():
         got = model.generate(**inputs, **options, draft_model=small)
@@ -364,28 +326,17 @@ def test_wrong_value_of_an_argument_of_ours_is_refused(model, wrong, says):
 
 
 def test_a_temperature_beyond_ours_is_served(model, small):
-    options = dict(
-        max_new_tokens=8,
-        do_sample=True,
-        temperature=1000.0,
-        return_dict_in_generate=True,
-    )
+    options = dict(max_new_tokens=8, do_sample=True, temperature=1000.0, **OUTPUT)
     with foreword.enable():
         assert model.generate(**ids(11), **options, assistant_model=small).stats
 
 
 def test_none_takes_back_what_a_configuration_says(model):
-    config = hf.GenerationConfig(
-        prompt_lookup_num_tokens=3, max_new_tokens=6, return_dict_in_generate=True
-    )
+    config = hf.GenerationConfig(prompt_lookup_num_tokens=3, max_new_tokens=6, **OUTPUT)
     with foreword.enable():
         assert model.generate(**ids(11), generation_config=config).stats
-        assert not hasattr(
-            model.generate(
-                **ids(11), generation_config=config, prompt_lookup_num_tokens=None
-            ),
-            "stats",
-        )
+        given = ids(11) | dict(generation_config=config, prompt_lookup_num_tokens=None)
+        assert not hasattr(model.generate(**given), "stats")
 
 
 TEXT = "one two three four five one two three four five one two three"
@@ -395,13 +346,13 @@ TEXT = "one two three four five one two three four five one two three"
 def test_a_pipeline_is_served(shipped, monkeypatch):
     target, draft, tokenizer = shipped
     make = partial(hf.pipeline, "text-generation", model=target, tokenizer=tokenizer)
-    options, seen = dict(max_new_tokens=12, do_sample=False), []
+    options, seen = greedy(12), []
     want = make()(TEXT, **options)
     with foreword.enable():
         inner = target.generate
 
         def watched(**given):
-            seen.append(inner(**given, return_dict_in_generate=True))
+            seen.append(inner(**given, **OUTPUT))
             return seen[-1].sequences
 
         monkeypatch.setattr(target, "generate", watched)
@@ -417,9 +368,7 @@ def test_a_pipeline_is_served(shipped, monkeypatch):
 @pytest.mark.parametrize("name", ["llava", "qwen2-vl", "qwen3-vl", "qwen2.5-vl"])
 def test_text_of_a_vision_language_model_is_served(name):
     model = tiny_vision.build(name)
-    options = dict(
-        max_new_tokens=10, do_sample=False, return_dict_in_generate=True, pad_token_id=0
-    )
+    options = dict(**greedy(10), **OUTPUT, pad_token_id=0)
     for inputs in (ids(9), ids(9, 5)):
         inputs["input_ids"] %= 250  # no places of images
         want = model.generate(**inputs, **options)
@@ -431,10 +380,9 @@ def test_text_of_a_vision_language_model_is_served(name):
 
 def test_image_without_a_placeholder_goes_to_transformers():
     model = tiny_vision.build("llava")
-    inputs = dict(
-        input_ids=torch.tensor([[3, 4, 5, 6]]), pixel_values=torch.randn(1, 3, 32, 32)
-    )
-    options = dict(max_new_tokens=5, do_sample=False)
+    inputs = dict(input_ids=torch.tensor([[3, 4, 5, 6]]))
+    inputs["pixel_values"] = torch.randn(1, 3, 32, 32)
+    options = greedy(5)
     with (
         foreword.enable(),
         pytest.warns(UserWarning, match=f"input_ids hold no token .*{UNCHANGED}"),
@@ -455,7 +403,7 @@ def test_bert_is_served_as_a_decoder_only(decoder):
         pad_token_id=0,
     )
     model = hf.BertLMHeadModel(config).eval()
-    options = ids(9) | dict(max_new_tokens=8, do_sample=False, eos_token_id=None)
+    options = ids(9) | dict(**greedy(8), eos_token_id=None)
     want = model.generate(**options)
     with foreword.enable(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -473,7 +421,7 @@ def test_a_draft_of_another_tokenizer_is_translated(shipped):
     foreign = NEAR.model(torch.float32)
     foreign.resize_token_embeddings(8200, mean_resizing=False)
     inputs = tokenizer("Once upon a time there was a little girl", return_tensors="pt")
-    options = dict(max_new_tokens=16, do_sample=False, return_dict_in_generate=True)
+    options = dict(**greedy(16), **OUTPUT)
     want = target.generate(**inputs, **options)
     theirs = dict(tokenizer=tokenizer, assistant_tokenizer=NEAR.tokenizer())
     with foreword.enable(), pytest.warns(UserWarning, match=TRANSLATED):
@@ -490,28 +438,22 @@ def test_a_draft_of_another_tokenizer_is_translated(shipped):
 @pytest.mark.parametrize("size", [320, 9000])
 def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     target, _, tokenizer = shipped
-    other = hf.AutoModelForCausalLM.from_config(
-        type(target.config)(
-            **target.config.to_dict() | {"vocab_size": size, "num_hidden_layers": 1}
-        )
-    )
+    changes = {"vocab_size": size, "num_hidden_layers": 1}
+    config = type(target.config)(**target.config.to_dict() | changes)
+    other = hf.AutoModelForCausalLM.from_config(config)
     inputs = tokenizer("Once upon a time", return_tensors="pt")
-    options = dict(max_new_tokens=6, do_sample=False)
+    options = greedy(6)
     with pytest.raises(
         InvalidRequest, match=f"{size} tokens and the target 8192.*Give"
     ):
-        target.generate(
-            **inputs, **options, custom_generate=foreword.generate, drafter=other
-        )
+        target.generate(**inputs, **options, **OURS, drafter=other)
     want = target.generate(**inputs, **options)
     with (
         foreword.enable(),
         pytest.warns(UserWarning, match="tokenizer; transformers runs this call"),
     ):
-        assert (
-            target.generate(**inputs, **options, draft_model=other).tolist()
-            == want.tolist()
-        )
+        got = target.generate(**inputs, **options, draft_model=other)
+    assert got.tolist() == want.tolist()
 
 
 # ---- arguments
@@ -522,7 +464,7 @@ def test_an_argument_that_is_nearly_one_is_named(model):
         with pytest.raises(InvalidRequest, match=r"Did you mean 'draft_model'\?"):
             model.generate(**ids(5), draft_modle=model)
         with pytest.raises(InvalidRequest, match=r"Did you mean 'drafter'\?"):
-            model.generate(**ids(5), draftr=model, custom_generate=foreword.generate)
+            model.generate(**ids(5), draftr=model, **OURS)
         with pytest.raises(ValueError, match="not used by the model"):
             model.generate(**ids(5), zebra=model)
     with pytest.raises(InvalidRequest, match=r"'draftr': .*Did you mean 'drafter'"):
@@ -555,20 +497,12 @@ def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
 
     with pytest.raises(InvalidRequest, match=f"logits processor Mistaken: .*{says}"):
         model.generate(
-            **ids(*rows),
-            max_new_tokens=4,
-            custom_generate=foreword.generate,
-            logits_processor=[Mistaken()],
+            **ids(*rows), max_new_tokens=4, **OURS, logits_processor=[Mistaken()]
         )
 
 
 def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
-    config = hf.GenerationConfig(
-        max_new_tokens=12,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    config = hf.GenerationConfig(**greedy(12), **OUTPUT, output_scores=True)
     prepared, _ = model._prepare_generation_config(config)
 
     class Meddling(hf.StoppingCriteria):

@@ -13,6 +13,7 @@ from foreword import InvalidRequest
 from foreword.hf import borrowed
 from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
+from generating import OURS, OUTPUT
 
 NAMES = [
     name
@@ -24,9 +25,7 @@ QUICK = ("qwen2.5-vl", "llava-onevision", "gemma4")
 each family tests/guarantees/test_images.py looks at another. Their drafts are
 accepted now and then, though a draft model reads no images.
 """
-OPTIONS = dict(
-    do_sample=False, max_new_tokens=24, pad_token_id=0, return_dict_in_generate=True
-)
+OPTIONS = dict(do_sample=False, max_new_tokens=24, pad_token_id=0, **OUTPUT)
 
 
 @cache
@@ -63,11 +62,7 @@ pytestmark = pytest.mark.usefixtures("four")
 def test_callable_gives_the_text_of_generate(name, rounds):
     expected = model(name).generate(**read(name), **OPTIONS).sequences
     found = model(name).generate(
-        **read(name),
-        **OPTIONS,
-        custom_generate=foreword.generate,
-        drafter=model(name),
-        nodes=4,
+        **read(name), **OPTIONS, **OURS, drafter=model(name), nodes=4
     )
     assert torch.equal(found.sequences, expected)
     assert found.stats[0].drafted > 0
@@ -98,7 +93,7 @@ def test_images_are_served_where_it_is_enabled(name, rounds):
 
 
 def test_sampled_text_is_that_without_drafts():
-    options = OPTIONS | dict(do_sample=True, custom_generate=foreword.generate, seed=5)
+    options = OPTIONS | dict(do_sample=True, **OURS, seed=5)
     plain = model("qwen2-vl").generate(**read("qwen2-vl"), **options, method="none")
     found = model("qwen2-vl").generate(
         **read("qwen2-vl"), **options, drafter=model("qwen2-vl"), nodes=4
@@ -110,7 +105,7 @@ def test_sampled_text_is_that_without_drafts():
 def test_drafts_are_accepted_and_change_no_token_in_c():
     whole = tiny_vision.build("qwen2-vl").bfloat16()
     small = tiny_vision.build("qwen2-vl").bfloat16()
-    options = OPTIONS | dict(max_new_tokens=48, custom_generate=foreword.generate)
+    options = OPTIONS | dict(max_new_tokens=48, **OURS)
     plain = whole.generate(**read("qwen2-vl"), **options, method="none")
     found = whole.generate(**read("qwen2-vl"), **options, drafter=small, nodes=8)
     assert torch.equal(found.sequences, plain.sequences)
@@ -138,7 +133,7 @@ def test_images_of_several_rows_are_left_to_transformers():
             expected,
         )
     with pytest.raises(InvalidRequest, match="read for one row, and there are 2"):
-        model("llava").generate(**twice, **OPTIONS, custom_generate=foreword.generate)
+        model("llava").generate(**twice, **OPTIONS, **OURS)
 
 
 def test_scores_that_deviate_leave_images_to_transformers(monkeypatch):

@@ -8,6 +8,7 @@ from functools import cache, partial
 import pytest
 import torch
 import transformers as hf
+from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutput
 
 import foreword
@@ -15,7 +16,7 @@ import tiny_models
 import tiny_seq2seq
 from foreword import InvalidRequest
 from foreword.hf import SpeculativeSeq2SeqOutput
-from generating import Alternate, CollectedStream, Sum
+from generating import OURS, OUTPUT, Alternate, CollectedStream, Sum, few, greedy
 
 FAMILIES = ["t5", "bart", "mbart", "marian", "m2m100"]
 UNCHANGED = "transformers runs this call unchanged"
@@ -31,9 +32,8 @@ def draft(name):
     """A draft model that differs a little, so that some draft tokens are rejected."""
     model = tiny_seq2seq.build(name)
     noise = torch.Generator().manual_seed(3)
-    model.lm_head.weight.data += (
-        torch.randn(model.lm_head.weight.shape, generator=noise) * 0.05
-    )
+    weight = model.lm_head.weight
+    weight.data += torch.randn(weight.shape, generator=noise) * 0.05
     return model
 
 
@@ -46,27 +46,21 @@ def sources(*lengths, pad=1):
     """Random sources, said twice, padded on the right, and their mask."""
     noise = torch.Generator().manual_seed(5)
     rows = [
-        torch.randint(60, 310, (length,), generator=noise).tolist() * 2
-        for length in lengths
+        torch.randint(60, 310, (one,), generator=noise).repeat(2) for one in lengths
     ]
-    width = max(map(len, rows))
+    padded = partial(pad_sequence, batch_first=True)
     return dict(
-        input_ids=torch.tensor([row + [pad] * (width - len(row)) for row in rows]),
-        attention_mask=torch.tensor(
-            [[1] * len(row) + [0] * (width - len(row)) for row in rows]
-        ),
+        input_ids=padded(rows, padding_value=pad),
+        attention_mask=padded([torch.ones_like(row) for row in rows]),
     )
 
 
 def how(drafter, name="t5"):
     """Arguments that let a drafter propose four tokens a round, or none."""
     if drafter == "none":
-        return dict(custom_generate=foreword.generate, method="none")
+        return dict(**OURS, method="none")
     own = dict(lm=dict(drafter=draft(name)), ngram={}, suffix=dict(method="suffix"))
-    return (
-        dict(custom_generate=foreword.generate, nodes=4, return_dict_in_generate=True)
-        | own[drafter]
-    )
+    return dict(**OURS, nodes=4, **OUTPUT) | own[drafter]
 
 
 def accepted(output):
@@ -81,7 +75,7 @@ def accepted(output):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_text_of_a_padded_batch_is_that_of_transformers(name, asks):
     model, inputs = built(name), sources(6, 13, 1, 9)
-    options = dict(max_new_tokens=20, do_sample=False)
+    options = greedy(20)
     want = model.generate(**inputs, **options)
     asked = {asks: draft(name) if asks == "assistant_model" else 4}
     got = model.generate(**inputs, **options, **asked, **how("ngram", name))
@@ -99,9 +93,8 @@ def test_seed_fixes_the_sampled_text_for_every_drafter(name):
     model, texts = built(name), []
     for drafter in ("none", "lm", "ngram", "suffix"):
         torch.manual_seed(11)
-        options = dict(
-            max_new_tokens=12, do_sample=True, top_k=30, num_return_sequences=2
-        ) | how(drafter, name)
+        options = dict(max_new_tokens=12, do_sample=True, top_k=30)
+        options |= dict(num_return_sequences=2, **how(drafter, name))
         found = model.generate(**sources(5, 8), **options)
         texts.append(found if drafter == "none" else found.sequences)
         if drafter == "lm":
@@ -137,7 +130,7 @@ def test_sampled_tokens_have_the_distribution_of_transformers(model):
 def test_the_language_is_that_of_the_call(name):
     model, inputs, texts = built(name), sources(9, 4), []
     for language in (20, 33):
-        options = dict(max_new_tokens=16, do_sample=False, forced_bos_token_id=language)
+        options = dict(**greedy(16), forced_bos_token_id=language)
         want = model.generate(**inputs, **options)
         got = model.generate(**inputs, **options, **how("lm", name))
         assert got.sequences.tolist() == want.tolist()
@@ -145,6 +138,15 @@ def test_the_language_is_that_of_the_call(name):
         assert accepted(got) > 0
         texts.append(got.sequences[:, 2:].tolist())
     assert texts[0] != texts[1]
+
+
+EVEN, ODD = list(range(0, 320, 2)), list(range(1, 320, 2))
+
+
+def begun(tokens, mask=None):
+    """Arguments of a text that the caller has begun."""
+    given = dict(decoder_input_ids=torch.tensor(tokens))
+    return given if mask is None else given | dict(decoder_attention_mask=mask)
 
 
 @pytest.mark.sample(7)
@@ -159,31 +161,18 @@ def test_the_language_is_that_of_the_call(name):
         dict(min_new_tokens=9, eos_token_id=list(range(0, 320, 3))),
         dict(min_length=12, eos_token_id=list(range(0, 320, 3))),
         dict(max_new_tokens=None, max_length=15),
-        dict(
-            suppress_tokens=list(range(0, 320, 2)),
-            begin_suppress_tokens=list(range(1, 320, 4)),
-        ),
+        dict(suppress_tokens=EVEN, begin_suppress_tokens=list(range(1, 320, 4))),
         dict(sequence_bias=[[[4], 9.0], [[4, 8], -50.0]]),
         dict(exponential_decay_length_penalty=(3, 1.2)),
         dict(forced_bos_token_id=44, forced_eos_token_id=11),
-        dict(forced_bos_token_id=44, begin_suppress_tokens=list(range(1, 320, 2))),
+        dict(forced_bos_token_id=44, begin_suppress_tokens=ODD),
         dict(decoder_start_token_id=9),
         dict(decoder_start_token_id=[9, 8]),
-        dict(decoder_input_ids=torch.tensor([[0, 70, 71], [0, 72, 73]])),
-        dict(
-            decoder_input_ids=torch.tensor([[70, 71], [72, 73]]),
-            begin_suppress_tokens=list(range(1, 320, 2)),
-        ),
-        dict(
-            decoder_input_ids=torch.tensor([[0, 5], [0, 6]]),
-            decoder_attention_mask=torch.ones(2, 2),
-        ),
+        begun([[0, 70, 71], [0, 72, 73]]),
+        begun([[70, 71], [72, 73]]) | dict(begin_suppress_tokens=ODD),
+        begun([[0, 5], [0, 6]], torch.ones(2, 2)),
         dict(logits_processor=[Alternate()]),
-        dict(
-            prefix_allowed_tokens_fn=lambda row, text: [
-                (int(text[-1]) * 7 + row + k) % 320 for k in range(5)
-            ]
-        ),
+        dict(prefix_allowed_tokens_fn=few),
         dict(stopping_criteria=hf.StoppingCriteriaList([Sum()])),
         dict(attention_mask=None),
         dict(do_sample=True, top_k=1, num_return_sequences=2),
@@ -193,7 +182,7 @@ def test_the_language_is_that_of_the_call(name):
     ids=lambda options: " ".join(options),
 )
 def test_options_of_generate_are_obeyed_along_every_path(model, options):
-    given = sources(9, 4) | dict(max_new_tokens=15, do_sample=False) | options
+    given = sources(9, 4) | greedy(15) | options
     want = model.generate(**given)
     got = model.generate(**given, **how("lm"))
     assert got.sequences.tolist() == want.tolist()
@@ -217,10 +206,9 @@ def test_settings_of_the_checkpoint_are_obeyed():
 
 
 def test_the_output_is_that_of_an_encoder_decoder(model):
-    options = dict(max_new_tokens=12, do_sample=False, return_dict_in_generate=True)
-    options |= dict(
-        output_scores=True, output_logits=True, eos_token_id=list(range(0, 320, 9))
-    )
+    options = dict(**greedy(12), **OUTPUT)
+    options |= dict(output_scores=True, output_logits=True)
+    options["eos_token_id"] = list(range(0, 320, 9))
     want = model.generate(**sources(7, 4), **options)
     got = model.generate(**sources(7, 4), **options | how("lm"))
     assert isinstance(got, SpeculativeSeq2SeqOutput)
@@ -230,53 +218,48 @@ def test_the_output_is_that_of_an_encoder_decoder(model):
     assert len(got.logits) == len(want.logits) == got.sequences.shape[1] - 1
     for row, stats in enumerate(got.stats):
         for ours, theirs in ((got.logits, want.logits), (got.scores, want.scores)):
-            rows = [
-                torch.stack(steps[: stats.tokens])[:, row] for steps in (ours, theirs)
-            ]
-            torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
+            both = [torch.stack(one[: stats.tokens])[:, row] for one in (ours, theirs)]
+            torch.testing.assert_close(*both, atol=1e-4, rtol=1e-4)
     assert accepted(got) > 0
 
 
 def test_streamer_gets_start_tokens_and_end(model):
     streams = [CollectedStream(), CollectedStream()]
-    call = partial(model.generate, **sources(5), max_new_tokens=9, do_sample=False)
+    call = partial(model.generate, **sources(5), **greedy(9))
     call(streamer=streams[0])
     got = call(streamer=streams[1], **how("lm"))
-    assert (
-        streams[1].values
-        == streams[0].values
-        == [[[0]], *([token] for token in got.sequences[0, 1:].tolist())]
-    )
+    tokens = [[token] for token in got.sequences[0, 1:].tolist()]
+    assert streams[1].values == streams[0].values == [[[0]], *tokens]
     assert streams[1].ended == 1
 
 
 # ---- the model comes back
 
 
+def modules(model):
+    return [(name, type(one), one.training) for name, one in model.named_modules()]
+
+
 def test_target_and_draft_are_given_back_as_they_were():
     target, small = tiny_seq2seq.build("bart"), tiny_seq2seq.build("bart")
-    before = [
-        (name, type(module), module.training) for name, module in target.named_modules()
-    ]
+    before = modules(target)
     weights = [weight.clone() for weight in target.parameters()]
     own = target.config._attn_implementation
-    target.generate(
-        **sources(5),
-        max_new_tokens=6,
-        custom_generate=foreword.generate,
-        drafter=small,
-        nodes=3,
-    )
-    assert [
-        (name, type(module), module.training) for name, module in target.named_modules()
-    ] == before
-    assert all(
-        torch.equal(*pair) for pair in zip(weights, target.parameters(), strict=True)
-    )
+    target.generate(**sources(5), max_new_tokens=6, **OURS, drafter=small, nodes=3)
+    assert modules(target) == before
+    assert all(map(torch.equal, weights, target.parameters()))
     assert target.config._attn_implementation == own
 
 
 # ---- refusals
+
+LEFT = dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6]))
+MASKED = begun([[0, 5]], torch.tensor([[0, 1]]))
+CACHE = hf.EncoderDecoderCache(hf.DynamicCache(), hf.DynamicCache())
+
+
+def states(fill):
+    return BaseModelOutput(fill(1, 10, 64))
 
 
 @pytest.mark.parametrize(
@@ -285,105 +268,60 @@ def test_target_and_draft_are_given_back_as_they_were():
         (dict(num_beams=2), ("num_beams=2: beam search .*num_beams=1")),
         (dict(method="dspark"), ("'dspark': T5.* is an encoder-decoder")),
         (dict(inputs_embeds=torch.zeros(1, 4, 64), input_ids=None), "inputs_embeds"),
-        (
-            dict(encoder_outputs=BaseModelOutput(torch.zeros(1, 10, 64))),
-            "encoder_outputs",
-        ),
-        (dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])), "padding_side"),
+        (dict(encoder_outputs=states(torch.zeros)), "encoder_outputs"),
+        (LEFT, "padding_side = 'right'"),
         (dict(attention_mask=torch.tensor([[1] * 4 + [0] + [1] * 5])), "padded"),
-        (
-            dict(
-                decoder_input_ids=torch.tensor([[0, 5]]),
-                decoder_attention_mask=torch.tensor([[0, 1]]),
-            ),
-            "decoder_att",
-        ),
-        (
-            dict(
-                past_key_values=hf.EncoderDecoderCache(
-                    hf.DynamicCache(), hf.DynamicCache()
-                )
-            ),
-            "past_key_values",
-        ),
-        (
-            dict(output_attentions=True, return_dict_in_generate=True),
-            "output_attentions",
-        ),
+        (MASKED, "decoder_attention_mask"),
+        (dict(past_key_values=CACHE), "past_key_values"),
+        (dict(output_attentions=True, **OUTPUT), "output_attentions"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_served_is_refused_by_name(model, given, says):
     with pytest.raises(InvalidRequest, match=says):
-        model.generate(
-            **sources(5)
-            | dict(max_new_tokens=4, custom_generate=foreword.generate)
-            | given
-        )
+        model.generate(**sources(5) | dict(max_new_tokens=4, **OURS) | given)
 
 
 def test_a_draft_model_that_does_not_fit_is_refused(model):
-    call = partial(
-        model.generate,
-        **sources(5),
-        max_new_tokens=4,
-        custom_generate=foreword.generate,
-    )
+    call = partial(model.generate, **sources(5), max_new_tokens=4, **OURS)
     with pytest.raises(InvalidRequest, match="cannot draft for an encoder-decoder"):
         call(drafter=tiny_models.build("llama"))
-    sizes = dict(
-        d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    with pytest.raises(InvalidRequest, match=r"200 tokens and the target 320.*tokeni"):
-        call(
-            drafter=hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=200, **sizes))
-        )
-    foreign = partial(foreword.generate, tokenizer=tiny_seq2seq.tokenizer("t5"))
-    foreign = partial(
-        foreign,
-        assistant_tokenizer=tiny_seq2seq.tokenizer("marian"),
-        drafter=draft("t5"),
-    )
+    sizes = dict(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=200)
+    config = hf.T5Config(**sizes, decoder_start_token_id=0)
+    with pytest.raises(InvalidRequest, match=r"200 tokens and the target 320.*the"):
+        call(drafter=hf.T5ForConditionalGeneration(config))
+    ours, theirs = tiny_seq2seq.tokenizer("t5"), tiny_seq2seq.tokenizer("marian")
+    foreign = partial(foreword.generate, tokenizer=ours, drafter=draft("t5"))
+    foreign = partial(foreign, assistant_tokenizer=theirs)
     with pytest.raises(InvalidRequest, match="for decoder-only models alone"):
         model.generate(**sources(5), max_new_tokens=4, custom_generate=foreign)
     llama, ids = tiny_models.build("llama"), torch.tensor([[5, 6]])
     with pytest.raises(InvalidRequest, match="cannot draft for a decoder-only model"):
-        llama.generate(
-            ids, max_new_tokens=4, custom_generate=foreword.generate, drafter=model
-        )
+        llama.generate(ids, max_new_tokens=4, **OURS, drafter=model)
 
 
 def test_an_argument_that_is_nearly_one_is_named(model):
     with foreword.enable():
         with pytest.raises(InvalidRequest, match="Did you mean 'draft_model'"):
             model.generate(**sources(5), draft_modle=model)
-        given = dict(
-            decoder_input_ids=torch.tensor([[0]]),
-            decoder_attention_mask=torch.tensor([[1]]),
-        )
-        model.generate(
-            **sources(5), **given, max_new_tokens=2, speculative_decoding=True
-        )
+        given = sources(5) | begun([[0]], torch.tensor([[1]]))
+        model.generate(**given, max_new_tokens=2, speculative_decoding=True)
 
 
 # ---- enable
 
+SPELLINGS = "assistant_model draft_model prompt_lookup_num_tokens speculative_decoding"
+
 
 @pytest.mark.usefixtures("four")
-@pytest.mark.parametrize(
-    "asks",
-    (
-        "assistant_model draft_model prompt_lookup_num_tokens speculative_decoding"
-    ).split(),
-)
+@pytest.mark.parametrize("asks", SPELLINGS.split())
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["t5", "m2m100"])
 def test_the_spellings_people_use_are_served(name, asks):
     model, given = built(name), sources(6, 13)
-    value = {"prompt_lookup_num_tokens": 4, "speculative_decoding": True}.get(
-        asks, draft(name)
-    )
-    options = dict(max_new_tokens=20, do_sample=False, return_dict_in_generate=True)
+    values = {"prompt_lookup_num_tokens": 4, "speculative_decoding": True}
+    value = values.get(asks, draft(name))
+    options = dict(**greedy(20), **OUTPUT)
     want = model.generate(**given, **options)
     with foreword.enable(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -394,22 +332,14 @@ def test_the_spellings_people_use_are_served(name, asks):
         assert accepted(got) > 0
     with foreword.enable():
         same = model.generate(
-            given["input_ids"],
-            attention_mask=given["attention_mask"],
-            **options,
-            **{asks: value},
+            given.pop("input_ids"), **given, **options, **{asks: value}
         )
     assert same.sequences.tolist() == want.sequences.tolist()
 
 
 @pytest.mark.usefixtures("four")
 def test_several_texts_of_each_source_are_served(model):
-    options = dict(
-        max_new_tokens=12,
-        do_sample=True,
-        num_return_sequences=3,
-        return_dict_in_generate=True,
-    )
+    options = dict(max_new_tokens=12, do_sample=True, num_return_sequences=3, **OUTPUT)
     with foreword.enable():
         torch.manual_seed(2)
         got = model.generate(**sources(6, 13), **options, draft_model=draft("t5"))
@@ -420,27 +350,13 @@ def test_several_texts_of_each_source_are_served(model):
     assert accepted(got) > 0
 
 
+EMBEDDINGS = dict(input_ids=None, inputs_embeds=torch.zeros(1, 10, 64))
 HANDED = {
     "num_beams": (dict(num_beams=2), "num_beams=2: beam search is not supported"),
-    "embeddings": (
-        dict(input_ids=None, inputs_embeds=torch.zeros(1, 10, 64)),
-        "inputs_embeds",
-    ),
-    "left": (
-        dict(attention_mask=torch.tensor([[0] * 4 + [1] * 6])),
-        "padded elsewhere than on the right",
-    ),
-    "states": (
-        dict(encoder_outputs=BaseModelOutput(torch.ones(1, 10, 64))),
-        "encoder_outputs",
-    ),
-    "decoder mask": (
-        dict(
-            decoder_input_ids=torch.tensor([[0, 5]]),
-            decoder_attention_mask=torch.tensor([[0, 1]]),
-        ),
-        "decoder_attention_mask",
-    ),
+    "embeddings": (EMBEDDINGS, "inputs_embeds"),
+    "left": (LEFT, "padded elsewhere than on the right"),
+    "states": (dict(encoder_outputs=states(torch.ones)), "encoder_outputs"),
+    "decoder mask": (MASKED, "decoder_attention_mask"),
     "hidden": (dict(output_hidden_states=True), "output_hidden_states"),
 }
 
@@ -448,7 +364,7 @@ HANDED = {
 @pytest.mark.parametrize("name", HANDED)
 def test_call_that_is_not_served_is_unchanged(model, name):
     more, says = HANDED[name]
-    given = sources(5) | dict(max_new_tokens=8, do_sample=False) | more
+    given = sources(5) | greedy(8) | more
     want = model.generate(**given)
     with (
         foreword.enable(),

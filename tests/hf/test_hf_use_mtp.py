@@ -9,9 +9,10 @@ from transformers import AutoModelForCausalLM
 import foreword
 import starter
 from foreword.errors import InvalidRequest
+from generating import OURS, OUTPUT
 from mtp_families import FAMILIES, write
 
-OPTIONS = dict(max_new_tokens=20, return_dict_in_generate=True)
+OPTIONS = dict(max_new_tokens=20, **OUTPUT)
 INPUTS = torch.tensor([[3, 14, 15, 92, 65]])
 
 
@@ -28,7 +29,7 @@ def test_both_spellings_are_served_with_the_text_of_plain_decoding(model, sample
         torch.manual_seed(7)
         return model.generate(INPUTS, **OPTIONS, do_sample=sample, **asks)
 
-    custom = dict(custom_generate=foreword.generate)
+    custom = OURS
     want = call(**custom, method="none").sequences.tolist()
     got = [call(**custom, use_mtp=True)]
     with foreword.enable():

@@ -12,6 +12,7 @@ from transformers import WhisperForCausalLM, WhisperForConditionalGeneration, pi
 import foreword
 import tiny_whisper
 from foreword.speech.audio import samples
+from generating import OURS
 
 RATE = 16_000
 OPTIONS = dict(num_beams=1, do_sample=False, max_new_tokens=16)
@@ -64,11 +65,7 @@ def test_callable_gives_the_text_of_generate(kind, timestamps, rounds):
     expected = model().generate(input_features=sound(2), **options)
     drafter = {} if kind == "none" else dict(drafter=assistant(kind))
     found = model().generate(
-        input_features=sound(2),
-        custom_generate=foreword.generate,
-        nodes=4,
-        **drafter,
-        **options,
+        input_features=sound(2), **OURS, nodes=4, **drafter, **options
     )
     assert torch.equal(found, expected)
     assert len(rounds) >= 2
@@ -87,7 +84,7 @@ def test_long_sound_is_transcribed_window_by_window(rounds):
     drafter = assistant("decoder")
     found = model().generate(
         input_features=sound(1, 3),
-        custom_generate=foreword.generate,
+        **OURS,
         drafter=drafter,
         nodes=4,
         **options,
@@ -157,6 +154,4 @@ def test_what_cannot_be_served_is_refused_by_name(option, reason):
     if "return_token_timestamps" in option:
         model().generation_config.alignment_heads = [[0, 0]]
     with pytest.raises(foreword.InvalidRequest, match=reason):
-        model().generate(
-            input_features=sound(), custom_generate=foreword.generate, **options
-        )
+        model().generate(input_features=sound(), **OURS, **options)
