@@ -6,6 +6,7 @@ A new method passes this suite by being in the registry. Test code.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import torch
 
@@ -14,14 +15,25 @@ from foreword.draft.none import NoDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, Request, SamplingParams
-from running import DTYPE, Answer, Case, emptied, engine, finish, plain, prompts, target
-
-SAMPLED = SamplingParams(temperature=0.8, seed=4, max_tokens=20, ignore_eos=True)
-Make = Callable[[], Drafter]
-GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=20, ignore_eos=True)
-FILTERED = SamplingParams(
-    temperature=0.8, top_p=0.9, seed=4, max_tokens=20, ignore_eos=True
+from running import (
+    DTYPE,
+    Answer,
+    Case,
+    count_accepted,
+    emptied,
+    engine,
+    finish,
+    outputs,
+    plain,
+    prompts,
+    target,
 )
+
+Make = Callable[[], Drafter]
+SHARED = dict(max_tokens=20, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.8, seed=4, **SHARED)
+GREEDY = SamplingParams(temperature=0, seed=0, **SHARED)
+FILTERED = SamplingParams(temperature=0.8, top_p=0.9, seed=4, **SHARED)
 
 
 _texts: dict[tuple[str, tuple[int, ...]], list[tuple[list[int], torch.Tensor]]] = {}
@@ -69,9 +81,8 @@ class Trial:
         if self.drafter.hidden_layers:
             for sequence in sequences:
                 self._hand_over_states(sequence)
-        draft = self.drafter.propose(
-            Batch(tuple(sequences), NoiseStreams(vocab, shared=shared)), nodes
-        )
+        batch = Batch(tuple(sequences), NoiseStreams(vocab, shared=shared))
+        draft = self.drafter.propose(batch, nodes)
         check_form(draft, nodes, vocab, wants_probs=not shared)
         return draft
 
@@ -95,12 +106,10 @@ def check_form(
     assert draft.count.shape == (rows,)
     assert draft.tokens.dtype == draft.parents.dtype == draft.count.dtype == torch.int64
     count = draft.count.tolist()
-    assert all(
-        0 <= got <= min(asked, width) for got, asked in zip(count, nodes, strict=True)
-    )
-    assert width == max(count, default=0), (
-        "padding beyond the longest row is scored for nothing"
-    )
+    for got, most in zip(count, nodes, strict=True):
+        assert 0 <= got <= min(most, width)
+    # padding beyond the longest row is scored for nothing
+    assert width == max(count, default=0)
     assert bool(((draft.tokens >= 0) & (draft.tokens < vocab)).all())
     order = torch.arange(width)
     assert bool(((draft.parents >= -1) & (draft.parents < order)).all())
@@ -110,40 +119,30 @@ def check_form(
     assert wants_probs, "distributions are copied and compared for nothing"
     assert draft.probs.shape == (rows, width, vocab)
     for row, used in enumerate(count):
-        distributions = draft.probs[row, :used]
-        torch.testing.assert_close(
-            distributions.sum(-1), torch.ones(used), atol=1e-4, rtol=0
-        )
-        assert bool(
-            (distributions.gather(1, draft.tokens[row, :used, None]) > 0).all()
-        ), "drawn from a distribution that forbids it"
+        q = draft.probs[row, :used]
+        torch.testing.assert_close(q.sum(-1), torch.ones(used), atol=1e-4, rtol=0)
+        drawn = q.gather(1, draft.tokens[row, :used, None])
+        assert bool((drawn > 0).all()), "drawn from a distribution that forbids it"
 
 
 def draft_tokens(draft: Draft) -> list[tuple[list[int], list[int]]]:
     """Tokens and parents in use, row by row."""
-    rows = zip(
-        draft.tokens.tolist(), draft.parents.tolist(), draft.count.tolist(), strict=True
-    )
+    parts = (draft.tokens, draft.parents, draft.count)
+    rows = zip(*(part.tolist() for part in parts), strict=True)
     return [(tokens[:used], parents[:used]) for tokens, parents, used in rows]
 
 
 def keeps_its_form(make: Make, dtype: str = DTYPE) -> None:
     for shared in (True, False):
         trial = Trial(make, dtype)
-        sequences = [
-            trial.sequence(prompt, params)
-            for prompt in prompts()
-            for params in (SAMPLED, GREEDY)
-        ]
+        pairs = product(prompts(), (SAMPLED, GREEDY))
+        sequences = [trial.sequence(*pair) for pair in pairs]
         for most in (1, 3, 8):
             trial.propose(sequences, [most] * len(sequences), shared=shared)
-        trial.propose(
-            sequences, [index % 4 for index in range(len(sequences))], shared=shared
-        )
-        assert draft_tokens(trial.propose(sequences[:2], [0, 0], shared=shared)) == [
-            ([], []),
-            ([], []),
-        ]
+        mixed = [index % 4 for index in range(len(sequences))]
+        trial.propose(sequences, mixed, shared=shared)
+        nothing = trial.propose(sequences[:2], [0, 0], shared=shared)
+        assert draft_tokens(nothing) == [([], [])] * 2
         trial.propose([trial.sequence((5,))], [4], shared=shared)
 
 
@@ -163,16 +162,20 @@ def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
     assert together == alone[::-1]
 
 
+def check_as_anew(trial: Trial, one: Request, most: int) -> None:
+    """Check that a drafter proposes what a new one would."""
+    fresh = Trial(trial.make, trial.dtype)
+    found, wanted = (each.propose([one], [most]) for each in (trial, fresh))
+    assert draft_tokens(found) == draft_tokens(wanted)
+
+
 def asking_twice_is_harmless(make: Make, dtype: str = DTYPE) -> None:
     trial = Trial(make, dtype)
     one = trial.sequence(prompts()[3])
     first = draft_tokens(trial.propose([one], [4]))
     assert draft_tokens(trial.propose([one], [4])) == first
     one.tokens += [first[0][0][0], 7] if first[0][0] else [9, 7]
-    fresh = Trial(make, dtype)
-    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
-        fresh.propose([one], [4])
-    )
+    check_as_anew(trial, one, 4)
 
 
 def pauses_are_harmless(make: Make, dtype: str = DTYPE) -> None:
@@ -182,10 +185,7 @@ def pauses_are_harmless(make: Make, dtype: str = DTYPE) -> None:
     for token in prompts()[3][12:24]:
         trial.propose([one], [3 if token % 3 == 0 else 0])
         one.tokens.append(token)
-    fresh = Trial(make, dtype)
-    assert draft_tokens(trial.propose([one], [4])) == draft_tokens(
-        fresh.propose([one], [4])
-    )
+    check_as_anew(trial, one, 4)
 
 
 def release_frees(make: Make, dtype: str = DTYPE) -> None:
@@ -201,15 +201,10 @@ def release_frees(make: Make, dtype: str = DTYPE) -> None:
         trial.drafter.release(unknown)
         again = trial.sequence(prompts()[0])
         again.id = first.id
-        assert draft_tokens(trial.propose([again], [3])) == draft_tokens(
-            Trial(make, dtype).propose([again], [3])
-        )
+        check_as_anew(trial, again, 3)
         trial.drafter.release(again)
-    assert all(
-        not value
-        for value in vars(trial.drafter).values()
-        if isinstance(value, dict | set)
-    )
+    held = vars(trial.drafter).values()
+    assert not any(value for value in held if isinstance(value, dict | set))
 
 
 def the_edge_of_the_context_is_respected(make: Make, dtype: str = DTYPE) -> None:
@@ -227,18 +222,14 @@ def the_edge_of_the_context_is_respected(make: Make, dtype: str = DTYPE) -> None
 def the_text_is_unaffected(make: Make, dtype: str = DTYPE) -> None:
     drafter = make()
     loop = engine(target(dtype), drafter, 3, chunk=16, slots=4)
-    got = [
-        answer
-        for kinds in ((FILTERED,), (SAMPLED, GREEDY))
-        for answer in finish(loop, asked(kinds))
-    ]
-    assert [one.said for one in got] == plain_answers(dtype)
+    got = finish(loop, asked((FILTERED,))) + finish(loop, asked((SAMPLED, GREEDY)))
+    assert outputs(got) == plain_answers(dtype)
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
         for kind in (FILTERED, SAMPLED, GREEDY):
             stats = [one.sequence.stats for one in got if one.sequence.params == kind]
             assert sum(one.drafted for one in stats) > 0, f"nothing was drafted: {kind}"
-        assert sum(one.sequence.stats.accepted for one in got) > 0
+        assert count_accepted(got) > 0
 
 
 def asked(kinds: tuple[SamplingParams, ...]) -> list[Case]:
@@ -247,9 +238,7 @@ def asked(kinds: tuple[SamplingParams, ...]) -> list[Case]:
 
 @cache
 def plain_answers(dtype: str) -> list[tuple[list[int], str, str | None]]:
-    return [
-        one.said for one in plain(target(dtype), asked((FILTERED, SAMPLED, GREEDY)))
-    ]
+    return outputs(plain(target(dtype), asked((FILTERED, SAMPLED, GREEDY))))
 
 
 def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
@@ -260,15 +249,10 @@ def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
     loop = engine(target(dtype), drafter, 3, slots=4)
     emptied(target(dtype))
     first = finish(loop, [Case(text, params) for text, params in conversations()])
-    seconds = [
-        Case((*one.sequence.tokens, *prompts()[2]), params)
-        for one, (_, params) in zip(first, conversations(), strict=True)
-    ]
+    seconds = continued(first)
     got = finish(loop, seconds)
-    assert [(*one.sequence.tokens, *prompts()[2]) for one in first] == [
-        one.prompt for one in second_turns(dtype)
-    ]
-    assert [one.said for one in got] == second_answers(dtype)
+    assert seconds == second_turns(dtype)
+    assert outputs(got) == second_answers(dtype)
     assert loop.failed is None
     stats = [one.sequence.stats for one in got]
     assert all(one.cached >= 128 for one in stats)
@@ -297,11 +281,11 @@ def giving_way_changes_no_text(make: Make, dtype: str = DTYPE) -> None:
         target(dtype).cache_tokens = before
     got = [Answer(sequence, list(sequence.unread)) for sequence in sequences]
     assert loop.load.preemptions > 0
-    assert [one.said for one in got] == second_answers(dtype)
+    assert outputs(got) == second_answers(dtype)
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
         assert sum(one.sequence.stats.drafted for one in got) > 0
-        assert sum(one.sequence.stats.accepted for one in got) > 0
+        assert count_accepted(got) > 0
 
 
 def conversations() -> list[tuple[tuple[int, ...], SamplingParams]]:
@@ -311,12 +295,14 @@ def conversations() -> list[tuple[tuple[int, ...], SamplingParams]]:
 
 @cache
 def second_turns(dtype: str) -> tuple[Case, ...]:
-    first = [
-        answered_alone(Case(text, params), dtype) for text, params in conversations()
-    ]
+    return continued([answered_alone(Case(*one), dtype) for one in conversations()])
+
+
+def continued(first: list[Answer]) -> tuple[Case, ...]:
+    """Return the second turn after each of these answers."""
+    turns = [(*one.sequence.tokens, *prompts()[2]) for one in first]
     return tuple(
-        Case((*one.sequence.tokens, *prompts()[2]), params)
-        for one, (_, params) in zip(first, conversations(), strict=True)
+        Case(turn, one.sequence.params) for turn, one in zip(turns, first, strict=True)
     )
 
 

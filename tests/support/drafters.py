@@ -45,12 +45,11 @@ class Foresight(Drafter):
         self.observed = self.released = 0
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        return chosen(
-            [
-                [self.token_at(s, d) for d in range(n)]
-                for s, n in zip(batch.sequences, nodes, strict=True)
-            ]
-        )
+        return chosen(self.chains(batch, nodes))
+
+    def chains(self, batch: Batch, nodes: Sequence[int]) -> list[list[int]]:
+        pairs = zip(batch.sequences, nodes, strict=True)
+        return [[self.token_at(one, depth) for depth in range(n)] for one, n in pairs]
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
@@ -63,11 +62,9 @@ class Foresight(Drafter):
     def token_at(self, sequence: Request, depth: int) -> int:
         rest = self.truth(sequence)[sequence.produced + depth :]
         token = rest[0] if rest else 1
-        return (
-            (token + 1 + self.dice.randrange(7)) % self.vocab
-            if self.dice.random() < self.spoilt
-            else token
-        )
+        if self.dice.random() < self.spoilt:
+            return (token + 1 + self.dice.randrange(7)) % self.vocab
+        return token
 
 
 class RandomTree(Foresight):
@@ -79,17 +76,14 @@ class RandomTree(Foresight):
         width = max(nodes)
         tokens = torch.zeros(len(nodes), width, dtype=torch.int64)
         parents = torch.full((len(nodes), width), -1)
-        for row, (sequence, count) in enumerate(
-            zip(batch.sequences, nodes, strict=True)
-        ):
+        pairs = zip(batch.sequences, nodes, strict=True)
+        for row, (sequence, count) in enumerate(pairs):
             depths: list[int] = []
             for node in range(count):
                 parent = self.dice.randrange(-1, node)
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
-                parents[row, node], tokens[row, node] = (
-                    parent,
-                    self.token_at(sequence, depths[node]),
-                )
+                parents[row, node] = parent
+                tokens[row, node] = self.token_at(sequence, depths[node])
         return Draft.padded(tokens, parents, torch.tensor(nodes), chain=False)
 
 
@@ -112,11 +106,8 @@ class Breaking(Foresight):
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         self.calls += 1
-        return (
-            self.wrong(batch, nodes)
-            if self._now("propose")
-            else super().propose(batch, nodes)
-        )
+        now = self._now("propose")
+        return self.wrong(batch, nodes) if now else super().propose(batch, nodes)
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
@@ -181,13 +172,10 @@ def check_same(found: GrownTree, wanted: GrownTree) -> None:
     (ours, quick), (theirs, slow) = found, wanted
     assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
     assert ours.probabilities == pytest.approx(theirs.probabilities, rel=1e-4, abs=1e-6)
-    assert (quick.expanded.tokens, quick.expanded.parents) == (
-        slow.expanded.tokens,
-        slow.expanded.parents,
-    )
-    for (tokens, values), (right, true) in zip(
-        quick.children, slow.children, strict=True
-    ):
+    assert quick.expanded.tokens == slow.expanded.tokens
+    assert quick.expanded.parents == slow.expanded.parents
+    pairs = zip(quick.children, slow.children, strict=True)
+    for (tokens, values), (right, true) in pairs:
         assert tokens == right
         assert values == pytest.approx(true, rel=1e-4, abs=1e-4)
 
@@ -195,13 +183,8 @@ def check_same(found: GrownTree, wanted: GrownTree) -> None:
 def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     """Every draft token by the tokens that lead to it."""
     assert draft.probabilities is not None
-    return dict(
-        zip(
-            map(tuple, draft.trees[row].paths[1:]),
-            draft.probabilities[row].tolist(),
-            strict=False,
-        )
-    )
+    names = map(tuple, draft.trees[row].paths[1:])
+    return dict(zip(names, draft.probabilities[row].tolist(), strict=False))
 
 
 PARENTS = [-1, -1, 0, 1, 1, 2, 4]

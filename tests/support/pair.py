@@ -192,3 +192,10 @@ def check_packed(task: Task, pieces: list[Piece]) -> None:
     )
     torch.testing.assert_close(together, alone)
     assert together > 1
+
+
+def two_records() -> Block:
+    """Return two records side by side, and padding."""
+    learnt = [False] * 2 + [True] * 6
+    pieces = [Piece(list(range(start, start + 8)), learnt) for start in (10, 50)]
+    return stack([Block.of(pieces, 20)])

@@ -74,13 +74,11 @@ SAID = (
     ),
     (
         "One day the little girl who lived near a forest. One day the little girl had "
-        "the "
-        "kidney had the blood"
+        "the kidney had the blood"
     ),
     (
         "one two three four five four four five five five two three four four four "
-        "five "
-        "five"
+        "five five"
     ),
     "Rivers carry water from the sea. The sea will be used to make the sea.",
     "It is a small planet. The largest planet is a small planet.",
@@ -124,22 +122,11 @@ class Case:
     params: SamplingParams = field(default_factory=SamplingParams)
 
     def sequence(self, eos: frozenset[int]) -> Request:
-        reader = Detokenizer(
-            tokenizer(),
-            list(self.prompt),
-            self.params.stop,
-            self.params.skip_special_tokens,
-        )
-        seed = self.params.seed or 0
-        sequence = Request(
-            next(_ids),
-            list(self.prompt),
-            len(self.prompt),
-            self.params,
-            seed,
-            eos,
-            reader,
-        )
+        tokens, params = list(self.prompt), self.params
+        stops = (params.stop, params.skip_special_tokens)
+        reader = Detokenizer(tokenizer(), [*tokens], *stops)
+        length, seed = len(tokens), params.seed or 0
+        sequence = Request(next(_ids), tokens, length, params, seed, eos, reader)
         if self.params.structured:
             compiled = grammars().compiled(self.params)
             assert compiled is not None
@@ -180,13 +167,8 @@ def engine(
     chunk: int = 512,
 ) -> Engine:
     budget = FixedBudget(budget) if isinstance(budget, int) else budget
-    return Engine(
-        model,
-        drafter or NoDrafter(),
-        find_rule(rule),
-        budget,
-        Scheduler(slots=slots, chunk=chunk),
-    )
+    scheduler = Scheduler(slots=slots, chunk=chunk)
+    return Engine(model, drafter or NoDrafter(), find_rule(rule), budget, scheduler)
 
 
 def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
@@ -199,6 +181,25 @@ def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
         for delta in loop.step():
             by_id[delta.id].deltas.append(delta)
     return answers
+
+
+def at_both_heats(length: int) -> list[Case]:
+    """Return every prompt at the temperatures 0 and 1."""
+    settings = [
+        SamplingParams(temperature=heat, seed=5, max_tokens=length, ignore_eos=True)
+        for heat in (0.0, 1.0)
+    ]
+    return [Case(prompt, params) for prompt in prompts() for params in settings]
+
+
+def outputs(answers: Sequence[Answer]) -> list[tuple[list[int], str, str | None]]:
+    """Return what of each answer must not depend on the drafter."""
+    return [answer.said for answer in answers]
+
+
+def count_accepted(answers: Sequence[Answer]) -> int:
+    """Return how many draft tokens of all answers were accepted."""
+    return sum(answer.sequence.stats.accepted for answer in answers)
 
 
 def emptied(model: Model) -> None:
@@ -218,17 +219,16 @@ def plain(model: Model, requests: Sequence[Case]) -> list[Answer]:
 @cache
 def datastore() -> Datastore:
     """TEXTS and SAID as a corpus."""
+    folder = common[0] / "store"
     with suppress(InvalidRequest):  # it may be there already
-        build(
-            [("prompts", text) for text in (*TEXTS, *SAID)],
-            tokenizer(),
-            common[0] / "store",
-        )
-    return Datastore(common[0] / "store", tokenizer())
+        build([("prompts", text) for text in (*TEXTS, *SAID)], tokenizer(), folder)
+    return Datastore(folder, tokenizer())
 
 
 def drafter(name: str, dtype: str = "float32") -> Drafter:
     """A drafter that ships, over the draft model of the family."""
+    if name in TRAINED:
+        return served(TRAINED[name], dtype)
     made = {
         "none": NoDrafter,
         "ngram": NgramDrafter,
@@ -237,23 +237,9 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
         "recycle": RecyclingDrafter,
         "lookahead": LookaheadDrafter,
         "lm": lambda: LanguageModelDrafter(draft(dtype)),
-        "pard": lambda: served(
-            registry.PardOptions(draft=str(starter.draft()), depth=4), dtype
-        ),
         "tli": lambda: IntersectionDrafter(pair(NEAR, dtype)),
         "slem": lambda: StringMatchDrafter(pair(NEAR, dtype)),
         "retrieval": lambda: RetrievalDrafter(datastore()),
-        "eagle": lambda: served(
-            registry.EagleOptions(unroll=2, draft_vocab=400), dtype
-        ),
-        "mtp": lambda: served(registry.MtpOptions(unroll=2), dtype),
-        "dflash": lambda: served(
-            registry.DFlashOptions(layers=1, block=5, anchors=24), dtype
-        ),
-        "dspark": lambda: served(
-            registry.DSparkOptions(layers=1, block=4, anchors=24, rank=16), dtype
-        ),
-        "medusa": lambda: served(registry.MedusaOptions(), dtype),
         "layers": lambda: layers(dtype),
         "quantized": lambda: quantized(dtype),
         "auto": lambda: AutoDrafter(
@@ -266,22 +252,30 @@ def drafter(name: str, dtype: str = "float32") -> Drafter:
     return made[name]()
 
 
+TRAINED: dict[str, registry.TrainOptions] = {
+    "pard": registry.PardOptions(draft=str(starter.draft()), depth=4),
+    "eagle": registry.EagleOptions(unroll=2, draft_vocab=400),
+    "mtp": registry.MtpOptions(unroll=2),
+    "dflash": registry.DFlashOptions(layers=1, block=5, anchors=24),
+    "dspark": registry.DSparkOptions(layers=1, block=4, anchors=24, rank=16),
+    "medusa": registry.MedusaOptions(),
+}
+"""Drafters that are trained for the tests."""
+
+
 @cache
 def sayings() -> tuple[tuple[int, ...], ...]:
     """The prompts with what the target says to them, at temperature 0 and a little
     above.
     """
+    options = dict(seed=3, max_tokens=32, ignore_eos=True)
     asked = [
-        Case(
-            prompt,
-            SamplingParams(temperature=heat, seed=3, max_tokens=32, ignore_eos=True),
-        )
+        Case(prompt, SamplingParams(temperature=heat, **options))
         for prompt in prompts()
         for heat in (0.0, 0.7)
     ]
-    return tuple(
-        tuple(answer.sequence.tokens) for answer in finish(engine(target()), asked)
-    )
+    answers = finish(engine(target()), asked)
+    return tuple(tuple(answer.sequence.tokens) for answer in answers)
 
 
 @cache
@@ -317,9 +311,8 @@ def quantized(dtype: str) -> Drafter:
     if isinstance(library(), str):
         pytest.skip(f"no native kernel here: {library()}")
     shares = dtype == "bfloat16"
-    return QuantizedDrafter(
-        view(target("bfloat16"), bits=4, spare=SPARE if shares else 0), shares=shares
-    )
+    twin = view(target("bfloat16"), bits=4, spare=SPARE if shares else 0)
+    return QuantizedDrafter(twin, shares=shares)
 
 
 def distribution(model: Model, tokens: Sequence[int]) -> torch.Tensor:

@@ -40,22 +40,15 @@ def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> TrainT
         )
         trainable = options.begin(context)
         torch.manual_seed(0)
-        pieces = [
-            Piece(list(text)[:LENGTH], [True] * min(len(text), LENGTH))
-            for text in texts
-        ]
+        cut = [list(text)[:LENGTH] for text in texts]
+        pieces = [Piece(text, [True] * len(text)) for text in cut]
         blocks = stack([Block.of([piece], LENGTH) for piece in pieces])
-        learning = [
-            parameter
-            for parameter in trainable.module.parameters()
-            if parameter.requires_grad
-        ]
+        parameters = trainable.module.parameters()
+        learning = [one for one in parameters if one.requires_grad]
         optimizer = torch.optim.AdamW(learning, lr=RATE)
         for turn in range(ROUNDS):
-            loss = (
-                trainable.loss(trainable.module, trainable.data(blocks, turn))
-                / blocks.learnt.sum()
-            )
+            data = trainable.data(blocks, turn)
+            loss = trainable.loss(trainable.module, data) / blocks.learnt.sum()
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(learning, 1.0)

@@ -38,10 +38,8 @@ _NAMES: tuple[tuple[float, str], ...] = (
     # mixtures of experts
     (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
     (2, "num_experts_per_tok experts_per_token moe_topk moe_k"),
-    (
-        1,
-        "n_shared_experts num_shared_experts moe_num_shared_experts n_group topk_group",
-    ),
+    (1, "n_shared_experts num_shared_experts moe_num_shared_experts"),
+    (1, "n_group topk_group"),
     (1, "first_k_dense_replace num_dense_layers expert_layer_offset"),
     (2, "expert_layer_period"),
     (32, "moe_intermediate_size shared_expert_intermediate_size"),
@@ -63,10 +61,11 @@ _NAMES: tuple[tuple[float, str], ...] = (
 """A size, and what configs call it; encoders are causal only with is_decoder=True."""
 SIZES: dict[str, Any] = {name: size for size, names in _NAMES for name in names.split()}
 """Set where a config has such a setting."""
+_GLOBAL_LOCAL = [[["global", "local"], LAYERS // 2]]
+_XLSTM = dict(hidden_size=64, num_heads=4, num_blocks=LAYERS, chunk_size=8)
+_INDEXER = dict(n_heads=2, kv_heads=1, head_dim=16, budget=16, compress_ratio=4)
 OWN: dict[str, dict[str, Any]] = {
-    "gpt_neo": dict(
-        attention_types=[[["global", "local"], LAYERS // 2]], window_size=12
-    ),
+    "gpt_neo": dict(attention_types=_GLOBAL_LOCAL, window_size=12),
     "mamba": dict(expand=2, time_step_rank=8),
     "falcon_mamba": dict(expand=2, time_step_rank=8),
     "mamba2": dict(num_heads=8, head_dim=16, expand=2),
@@ -75,22 +74,11 @@ OWN: dict[str, dict[str, Any]] = {
         ffn_config=dict(ffn_hidden_size=96, moe_num_experts=4, moe_top_k=2),
         attn_config=dict(kv_n_heads=2, rope_theta=10000.0, clip_qkv=8.0),
     ),
-    "xlstm": dict(
-        hidden_size=64,
-        num_heads=4,
-        num_blocks=LAYERS,
-        chunk_size=8,
-        mode="inference",
-        qk_dim_factor=1.0,
-    ),
+    "xlstm": dict(_XLSTM, mode="inference", qk_dim_factor=1.0),
     "zamba": dict(attention_hidden_size=128, mamba_dt_rank=8),
     "zamba2": dict(attention_hidden_size=128, n_mamba_heads=8),
     "qwen4_exp_text": dict(
-        indexer_n_heads=2,
-        indexer_kv_heads=1,
-        indexer_head_dim=16,
-        indexer_budget=16,
-        indexer_compress_ratio=4,
+        {f"indexer_{name}": size for name, size in _INDEXER.items()},
         ngram_vocab_size_base=1000,
     ),
     "granitemoehybrid": dict(layer_types=["mamba", "attention"] * 2),
@@ -110,12 +98,8 @@ EXPERTS = {name for name in SIZES if "experts" in name or name.startswith("moe_"
 """Settings that only mixtures of experts have."""
 STATES = {"linear_attention", "conv", "mamba", "recurrent", "conv_L_cache"}
 """Types of layers that keep a state, and a setting of such layers."""
-LENGTHY = tuple(
-    (
-        "layer_types layers_block_type mlp_layer_types hybrid_override_pattern "
-        "block_types"
-    ).split()
-)
+LENGTHY = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
+LENGTHY += ("hybrid_override_pattern",)
 
 
 def kinds() -> list[str]:
@@ -221,10 +205,8 @@ def build(kind: str) -> PreTrainedModel:
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(3)
         with torch.device("meta"):
-            count = sum(
-                part.numel()
-                for part in hf.AutoModelForCausalLM.from_config(config).parameters()
-            )
+            weightless = hf.AutoModelForCausalLM.from_config(config)
+            count = sum(part.numel() for part in weightless.parameters())
         if count > MOST:
             raise ValueError(f"{count:,} parameters even with the small sizes")
         model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

@@ -48,27 +48,25 @@ class Family:
 
 _SIZES = sizes(64, 96, 4, 2, 2, max_position_embeddings=256, initializer_range=0.3)
 _GPT = dict(n_embd=64, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3)
-_LOCAL_GLOBAL = dict(
-    num_hidden_layers=4, sliding_window=WINDOW, layer_types=[SLIDING, FULL] * 2
-)
+_OPT = dict(hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4)
+_OPT |= dict(word_embed_proj_dim=64, max_position_embeddings=256, init_std=0.3)
+_LOCAL_GLOBAL = dict(num_hidden_layers=4, sliding_window=WINDOW)
+_LOCAL_GLOBAL["layer_types"] = [SLIDING, FULL] * 2
 _HEAD = dict(head_dim=16)
 """For families whose heads do not follow from hidden size and head count."""
-_GEMMA = (
-    _LOCAL_GLOBAL | _HEAD | dict(query_pre_attn_scalar=8, tie_word_embeddings=False)
-)
+_GEMMA = dict(query_pre_attn_scalar=8, tie_word_embeddings=False, **_HEAD)
+_GEMMA |= _LOCAL_GLOBAL
 """Untied: Gemma scales its embedding up, and with random tied weights would repeat its
 last token for ever.
 """
-_DELTA_NET = linear(
-    8,
-    16,
-    num_hidden_layers=4,
-    layer_types=[LINEAR, FULL] * 2,
-    head_dim=16,
-    shared_expert_intermediate_size=32,
-)
+_DELTA_NET = linear(8, 16, num_hidden_layers=4, layer_types=[LINEAR, FULL] * 2)
+_DELTA_NET |= dict(_HEAD, shared_expert_intermediate_size=32)
 _FEW_EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
 _UNTIED = dict(initializer_range=0.3, tie_word_embeddings=False)
+_BLOOM = dict(_UNTIED, hidden_size=64, n_layer=2, n_head=4)
+_MPT = dict(_UNTIED, d_model=64, n_layers=2, n_heads=4, max_seq_len=256)
+_LFM2 = dict(_UNTIED, num_hidden_layers=3, layer_types=["conv", FULL, "conv"])
+_MAMBA = dict(hidden_size=64, num_hidden_layers=2, state_size=8, initializer_range=0.3)
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(hf.LlamaConfig, options=dict(num_key_value_heads=4)),
@@ -83,19 +81,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(hf.Phi3Config),
     "gpt2": Family(hf.GPT2Config, options=_GPT, llama_names=False),
     "gpt-neox": Family(hf.GPTNeoXConfig),
-    "opt": Family(
-        hf.OPTConfig,
-        options=dict(
-            hidden_size=64,
-            ffn_dim=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            word_embed_proj_dim=64,
-            max_position_embeddings=256,
-            init_std=0.3,
-        ),
-        llama_names=False,
-    ),
+    "opt": Family(hf.OPTConfig, options=_OPT, llama_names=False),
     "olmo2": Family(hf.Olmo2Config),
     "cohere": Family(hf.CohereConfig, options=dict(logit_scale=1.0)),
     "cohere2": Family(hf.Cohere2Config, options=dict(_LOCAL_GLOBAL, logit_scale=1.0)),
@@ -116,36 +102,14 @@ FAMILIES: dict[str, Family] = {
     "stablelm": Family(hf.StableLmConfig, Support.MASK),
     "falcon": Family(hf.FalconConfig, Support.MASK),
     "gptj": Family(hf.GPTJConfig, Support.MASK, dict(_GPT, rotary_dim=8), False),
-    "bloom": Family(
-        hf.BloomConfig,
-        Support.CHAIN,
-        dict(_UNTIED, hidden_size=64, n_layer=2, n_head=4),
-        llama_names=False,
-    ),
-    "mpt": Family(
-        hf.MptConfig,
-        Support.CHAIN,
-        dict(_UNTIED, d_model=64, n_layers=2, n_heads=4, max_seq_len=256),
-        llama_names=False,
-    ),
+    "bloom": Family(hf.BloomConfig, Support.CHAIN, _BLOOM, llama_names=False),
+    "mpt": Family(hf.MptConfig, Support.CHAIN, _MPT, llama_names=False),
     "qwen3-next": Family(hf.Qwen3NextConfig, Support.CHAIN, experts(**_DELTA_NET)),
     "qwen3.5": Family(hf.Qwen3_5TextConfig, Support.CHAIN, _DELTA_NET),
     "lfm2": Family(
-        hf.Lfm2Config,
-        Support.CHAIN,
-        dict(
-            _UNTIED,
-            num_hidden_layers=3,
-            layer_types=["conv", FULL, "conv"],
-            block_auto_adjust_ff_dim=False,
-        ),
+        hf.Lfm2Config, Support.CHAIN, dict(_LFM2, block_auto_adjust_ff_dim=False)
     ),
-    "mamba": Family(
-        hf.MambaConfig,
-        Support.PLAIN,
-        dict(hidden_size=64, num_hidden_layers=2, state_size=8, initializer_range=0.3),
-        llama_names=False,
-    ),
+    "mamba": Family(hf.MambaConfig, Support.PLAIN, _MAMBA, llama_names=False),
 }
 
 
@@ -183,11 +147,8 @@ def random(config: PreTrainedConfig) -> PreTrainedModel:
 
     One that sees is no causal model to transformers.
     """
-    kind = (
-        AutoModelForCausalLM
-        if type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING
-        else hf.AutoModelForImageTextToText
-    )
+    causal = type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING
+    kind = AutoModelForCausalLM if causal else hf.AutoModelForImageTextToText
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
         model = kind.from_config(config, dtype=torch.float32)
@@ -199,9 +160,8 @@ def with_truth(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel
     """The model in bfloat16, and another with the same weights in float32."""
     rounded = model.to(torch.bfloat16).eval()
     truth = type(model)(model.config).eval()
-    truth.load_state_dict(
-        {name: weight.float() for name, weight in rounded.state_dict().items()}
-    )
+    weights = rounded.state_dict()
+    truth.load_state_dict({name: weight.float() for name, weight in weights.items()})
     return rounded, truth.float()
 
 
@@ -210,10 +170,8 @@ def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list
     bit.
     """
     both = before.keys() & after.keys()
-    return sorted(
-        (before.keys() ^ after.keys())
-        | {name for name in both if not torch.equal(before[name], after[name])}
-    )
+    other = {name for name in both if not torch.equal(before[name], after[name])}
+    return sorted((before.keys() ^ after.keys()) | other)
 
 
 @lru_cache(maxsize=1)
@@ -241,9 +199,8 @@ def near_truth(
     """
     rounded, truth = references(models, tuple(text))
     experts = any(name.endswith(".experts") for name, _ in models[0].named_modules())
-    each = (
-        (scores - truth).pow(2).mean(-1) / truth.var() for scores in (found, rounded)
-    )
+    both = (found, rounded)
+    each = ((scores - truth).pow(2).mean(-1) / truth.var() for scores in both)
     ours, theirs = ((rows.median() if experts else rows.mean()).sqrt() for rows in each)
     return ours, theirs
 

@@ -18,49 +18,35 @@ from tiny_models import disturb, of_bytes
 
 VOCAB = 320
 _BART: dict[str, Any] = dict(
-    d_model=64,
-    encoder_layers=2,
-    decoder_layers=3,
-    encoder_attention_heads=4,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=96,
-    decoder_ffn_dim=96,
-    max_position_embeddings=96,
-    init_std=0.3,
+    **dict(d_model=64, max_position_embeddings=96, init_std=0.3),
+    **dict(encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=96),
+    **dict(decoder_layers=3, decoder_attention_heads=4, decoder_ffn_dim=96),
 )
 _PADS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1)
-_T5: dict[str, Any] = dict(
-    _PADS,
-    d_model=64,
-    d_kv=16,
-    d_ff=96,
-    num_layers=2,
-    num_heads=4,
-    decoder_start_token_id=0,
-)
-_ENDS: dict[str, Any] = dict(
-    pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2
-)
+_T5: dict[str, Any] = dict(_PADS, d_model=64, d_kv=16, d_ff=96)
+_T5 |= dict(num_layers=2, num_heads=4, decoder_start_token_id=0)
+_ENDS: dict[str, Any] = dict(pad_token_id=1, bos_token_id=0)
+_ENDS |= dict(eos_token_id=2, decoder_start_token_id=2)
+_LED = _BART | _ENDS
+_LED |= dict(max_encoder_position_embeddings=128, max_decoder_position_embeddings=96)
+del _LED["max_position_embeddings"]
+_GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+_LAST = dict.fromkeys(("pad_token_id", "decoder_start_token_id"), VOCAB - 1)
+_FORBIDDEN = dict(bad_words_ids=[[VOCAB - 1], [30, 31]], suppress_tokens=[40])
 
 Rules = dict[str, Any]
+
+
+def _forced(bos: int, eos: int) -> Rules:
+    return dict(forced_bos_token_id=bos, forced_eos_token_id=eos)
+
+
 FAMILIES: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     "t5": (hf.T5Config, _T5, {}),
-    "flan-t5": (
-        hf.T5Config,
-        dict(_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-        {},
-    ),
+    "flan-t5": (hf.T5Config, _T5 | _GATED, {}),
     "mt5": (hf.MT5Config, _T5, {}),
-    "bart": (
-        hf.BartConfig,
-        _BART | _ENDS,
-        dict(forced_bos_token_id=0, forced_eos_token_id=2),
-    ),
-    "mbart": (
-        hf.MBartConfig,
-        _BART | _ENDS,
-        dict(forced_bos_token_id=9, forced_eos_token_id=2),
-    ),
+    "bart": (hf.BartConfig, _BART | _ENDS, _forced(0, 2)),
+    "mbart": (hf.MBartConfig, _BART | _ENDS, _forced(9, 2)),
     "pegasus": (
         hf.PegasusConfig,
         _BART | dict(_PADS, decoder_start_token_id=0),
@@ -68,30 +54,10 @@ FAMILIES: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     ),
     "marian": (
         hf.MarianConfig,
-        _BART
-        | dict(
-            pad_token_id=VOCAB - 1, eos_token_id=0, decoder_start_token_id=VOCAB - 1
-        ),
-        dict(
-            forced_eos_token_id=0,
-            bad_words_ids=[[VOCAB - 1], [30, 31]],
-            suppress_tokens=[40],
-        ),
+        _BART | dict(_LAST, eos_token_id=0),
+        dict(_FORBIDDEN, forced_eos_token_id=0),
     ),
-    "led": (
-        hf.LEDConfig,
-        {
-            name: size
-            for name, size in (_BART | _ENDS).items()
-            if name != "max_position_embeddings"
-        }
-        | dict(
-            attention_window=8,
-            max_encoder_position_embeddings=128,
-            max_decoder_position_embeddings=96,
-        ),
-        {},
-    ),
+    "led": (hf.LEDConfig, _LED | dict(attention_window=8), {}),
     "m2m100": (
         hf.M2M100Config,
         _BART | _ENDS,
@@ -99,13 +65,10 @@ FAMILIES: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     ),
 }
 """Config, its settings, and the generation settings that force or forbid tokens."""
+_THREE = dict(d_kv=32, num_heads=3, num_decoder_layers=3)
 FURTHER: dict[str, tuple[type[hf.PreTrainedConfig], dict[str, Any], Rules]] = {
     "umt5": (hf.UMT5Config, _T5, {}),
-    "t5, heads of 32": (
-        hf.T5Config,
-        _T5 | dict(d_kv=32, num_heads=3, num_decoder_layers=3),
-        {},
-    ),
+    "t5, heads of 32": (hf.T5Config, _T5 | _THREE, {}),
 }
 """Those that only some tests are run with."""
 IN_C = ", in C"
@@ -144,11 +107,8 @@ def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
     of text.
     """
     _, options, _ = (FAMILIES | FURTHER)[name.removesuffix(IN_C)]
-    places = [
-        place
-        for place in range(VOCAB)
-        if place not in (options["pad_token_id"], options["eos_token_id"])
-    ]
+    ends = (options["pad_token_id"], options["eos_token_id"])
+    places = [place for place in range(VOCAB) if place not in ends]
     words = {f"<{place}>": place for place in range(VOCAB)}
     for letter, place in zip(sorted(ByteLevel.alphabet()), places[20:], strict=False):
         del words[f"<{place}>"]

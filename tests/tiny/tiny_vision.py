@@ -18,6 +18,7 @@ import transformers as hf
 from PIL import Image, ImageDraw
 from tokenizers.pre_tokenizers import ByteLevel
 
+from asking import assistant, part, user
 from folders import kept
 from foreword.model.kv.prefixes import PAGE
 from tiny_models import disturb, of_bytes
@@ -73,17 +74,10 @@ def _config(
     kind: Any, ids: Ids, text: Any, vision: Any, named: Sequence[str] = (), **rest: Any
 ) -> hf.PreTrainedConfig:
     """Return the config of a kind, with the ids of its tokens: of an image at least."""
-    named_ids = {
-        f"{name}_id": ids.get(name) or ids[name.removesuffix("_token")]
-        for name in named or ("image_token",)
-    }
-    return kind(
-        text_config=text,
-        vision_config=vision,
-        tie_word_embeddings=False,
-        **named_ids,
-        **rest,
-    )
+    for name in named or ("image_token",):
+        rest[f"{name}_id"] = ids.get(name) or ids[name.removesuffix("_token")]
+    parts = dict(text_config=text, vision_config=vision)
+    return kind(**parts, tie_word_embeddings=False, **rest)
 
 
 def _qwen(kind: Any, ids: Ids, sections: list[int], vision: Any, **rope: Any) -> Any:
@@ -109,9 +103,8 @@ def _qwen2_5_vl(ids: Ids) -> Any:
 
 
 def _qwen3_vl(ids: Ids) -> Any:
-    vision = dict(
-        _WIDER, depth=3, num_position_embeddings=64, deepstack_visual_indexes=[0, 2]
-    )
+    vision = dict(_WIDER, depth=3, num_position_embeddings=64)
+    vision["deepstack_visual_indexes"] = [0, 2]
     return _qwen(hf.Qwen3VLConfig, ids, [3, 3, 2], vision, mrope_interleaved=True)
 
 
@@ -122,14 +115,9 @@ def _llava(kind: Any, ids: Ids, **rest: Any) -> Any:
 
 
 def _llava_onevision(ids: Ids) -> Any:
-    return _config(
-        hf.LlavaOnevisionConfig,
-        ids,
-        hf.Qwen2Config(**SIZES),
-        hf.SiglipVisionConfig(**_CLIP),
-        ("image_token", "video_token"),
-        image_grid_pinpoints=GRIDS,
-    )
+    text, vision = hf.Qwen2Config(**SIZES), hf.SiglipVisionConfig(**_CLIP)
+    named, grids = ("image_token", "video_token"), dict(image_grid_pinpoints=GRIDS)
+    return _config(hf.LlavaOnevisionConfig, ids, text, vision, named, **grids)
 
 
 def _idefics(kind: Any, ids: Ids) -> Any:
@@ -161,31 +149,18 @@ def _gemma4(ids: Ids, **options: Any) -> Any:
         global_head_dim=16,
         **options,
     )
-    vision = sizes(
-        32,
-        48,
-        2,
-        2,
-        2,
-        head_dim=16,
-        patch_size=4,
-        pooling_kernel_size=2,
-        position_embedding_size=64,
-        initializer_range=0.3,
-    )
+    pools = dict(pooling_kernel_size=2, position_embedding_size=64)
+    patches = dict(head_dim=16, patch_size=4, initializer_range=0.3)
+    vision = sizes(32, 48, 2, 2, 2, **patches, **pools)
     named = (*GEMMA, "video_token", "audio_token")
     return _config(hf.Gemma4Config, ids, text, vision, named, audio_config=None)
 
 
 def _internvl(ids: Ids) -> Any:
-    return _config(
-        hf.InternVLConfig,
-        ids,
-        hf.Qwen2Config(**SIZES),
-        {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]},
-        image_seq_length=4,
-        downsample_ratio=0.5,
-    )
+    text = hf.Qwen2Config(**SIZES)
+    vision = {**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]}
+    shrunk = dict(image_seq_length=4, downsample_ratio=0.5)
+    return _config(hf.InternVLConfig, ids, text, vision, **shrunk)
 
 
 def _mistral(kind: Any, ids: Ids, **rest: Any) -> Any:
@@ -198,16 +173,12 @@ def _lfm2_vl(ids: Ids) -> Any:
     layers = ["conv", FULL, "conv"]
     text = dict(SIZES, layer_types=layers, block_auto_adjust_ff_dim=False)
     tower = sizes(32, 48, 2, layers=2, patch_size=8, num_patches=16)
-    return _config(
-        hf.Lfm2VlConfig,
-        ids,
-        hf.Lfm2Config(**text),
-        hf.Siglip2VisionConfig(**tower),
-        projector_hidden_size=48,
-        downsample_factor=2,
-    )
+    vision = hf.Siglip2VisionConfig(**tower)
+    shrunk = dict(projector_hidden_size=48, downsample_factor=2)
+    return _config(hf.Lfm2VlConfig, ids, hf.Lfm2Config(**text), vision, **shrunk)
 
 
+WHOLE = dict(vision_feature_select_strategy="full")
 GRIDS = [[32, 64], [64, 32], [64, 64]]
 _SQUARE = {"height": 32, "width": 32}
 _QWEN: dict[str, Any] = dict(
@@ -218,12 +189,8 @@ _QWEN: dict[str, Any] = dict(
         size=dict(shortest_edge=256, longest_edge=4096),
     ),
     template=TURNS % "<|vision_start|><|image_pad|><|vision_end|>",
-    tokens=dict(
-        image_token="<|image_pad|>",
-        video_token="<|video_pad|>",
-        vision_start="<|vision_start|>",
-        vision_end="<|vision_end|>",
-    ),
+    tokens=dict(image_token="<|image_pad|>", video_token="<|video_pad|>")
+    | {name: f"<|{name}|>" for name in ("vision_start", "vision_end")},
 )
 _CUT = dict(
     patch_size=8,
@@ -236,48 +203,34 @@ _PIXTRAL: dict[str, Any] = dict(
     ),
     processor="PixtralProcessor",
     template=TURNS % "[IMG]",
-    tokens=dict(
-        image_token="[IMG]",
-        image_break_token="[IMG_BREAK]",
-        image_end_token="[IMG_END]",
-    ),
+    tokens=dict(image_token="[IMG]")
+    | {f"image_{name}_token": f"[IMG_{name.upper()}]" for name in ("break", "end")},
 )
-_GEMMA = dict(
-    image_token="<image_soft_token>",
-    boi_token="<start_of_image>",
-    eoi_token="<end_of_image>",
-)
+_GEMMA = dict(image_token="<image_soft_token>")
+_GEMMA |= dict(boi_token="<start_of_image>", eoi_token="<end_of_image>")
 _GEMMA4: tuple[Any, ...] = (
     lambda: hf.Gemma4ImageProcessorPil(
         patch_size=4, pooling_kernel_size=2, max_soft_tokens=70
     ),
     "Gemma4Processor",
     TURNS % "<|image|>",
-    dict(
-        image_token="<|image|>",
-        boi_token="<|image>",
-        eoi_token="<image|>",
-        video_token="<|video|>",
-        audio_token="<|audio|>",
-        boa_token="<|audio>",
-        eoa_token="<audio|>",
-    ),
+    dict(image_token="<|image|>", boi_token="<|image>", eoi_token="<image|>")
+    | dict(video_token="<|video|>")
+    | dict(audio_token="<|audio|>", boa_token="<|audio>", eoa_token="<audio|>"),
 )
 
 
-def _tiles(kind: Any, images: Any, processor: str) -> Family:
+def _tiles(name: str) -> Family:
+    images = getattr(hf, f"{name}ImageProcessorPil")
     cells = [f"row_{y}_col_{x}" for y in (1, 2, 3) for x in (1, 2, 3)]
     return Family(
-        partial(_idefics, kind),
+        partial(_idefics, getattr(hf, f"{name}Config")),
         lambda: images(size={"longest_edge": 64}, max_image_size={"longest_edge": 32}),
-        processor,
-        tokens=dict(
-            image_token="<image>",
-            fake_image_token="<fake_token_around_image>",
-            global_image_tag="<global-img>",
-            end_of_utterance_token="<end_of_utterance>",
-            **{cell: f"<{cell}>" for cell in cells},
-        ),
+        f"{name}Processor",
+        tokens=dict(image_token="<image>", fake_image_token="<fake_token_around_image>")
+        | dict(global_image_tag="<global-img>")
+        | dict(end_of_utterance_token="<end_of_utterance>")
+        | {cell: f"<{cell}>" for cell in cells},
         settings=dict(image_seq_len=4),
     )
 
@@ -308,14 +261,10 @@ FAMILIES: dict[str, Family] = {
         ),
         "LlavaOnevisionProcessor",
         tokens=dict(image_token="<image>", video_token="<video>"),
-        settings=dict(num_image_tokens=16, vision_feature_select_strategy="full"),
+        settings=dict(WHOLE, num_image_tokens=16),
     ),
-    "idefics3": _tiles(
-        hf.Idefics3Config, hf.Idefics3ImageProcessorPil, "Idefics3Processor"
-    ),
-    "smolvlm": _tiles(
-        hf.SmolVLMConfig, hf.SmolVLMImageProcessorPil, "SmolVLMProcessor"
-    ),
+    "idefics3": _tiles("Idefics3"),
+    "smolvlm": _tiles("SmolVLM"),
     "gemma3": Family(
         _gemma3,
         lambda: hf.Gemma3ImageProcessorPil(size=_SQUARE),
@@ -335,33 +284,20 @@ FAMILIES: dict[str, Family] = {
         ),
         "InternVLProcessor",
         TURNS % "<IMG_CONTEXT>",
-        dict(
-            start_image_token="<img>",
-            end_image_token="</img>",
-            context_image_token="<IMG_CONTEXT>",
-            video_token="<video>",
-        ),
+        dict(start_image_token="<img>", end_image_token="</img>")
+        | dict(context_image_token="<IMG_CONTEXT>", video_token="<video>"),
         dict(image_seq_length=4),
     ),
     "lfm2-vl": Family(
         _lfm2_vl,
         lambda: hf.Lfm2VlImageProcessor(
-            encoder_patch_size=8,
-            tile_size=32,
-            min_image_tokens=4,
-            max_image_tokens=16,
-            max_num_patches=64,
-            min_tiles=2,
-            max_tiles=4,
-            do_image_splitting=True,
+            **dict(encoder_patch_size=8, max_num_patches=64, tile_size=32),
+            **dict(min_image_tokens=4, max_image_tokens=16),
+            **dict(min_tiles=2, max_tiles=4, do_image_splitting=True),
         ),
         "Lfm2VlProcessor",
-        tokens=dict(
-            image_token="<image>",
-            image_start_token="<|image_start|>",
-            image_end_token="<|image_end|>",
-            image_thumbnail="<|img_thumbnail|>",
-        ),
+        tokens=dict(image_token="<image>", image_start_token="<|image_start|>")
+        | dict(image_end_token="<|image_end|>", image_thumbnail="<|img_thumbnail|>"),
     ),
     "mistral3": Family(
         partial(_mistral, hf.Mistral3Config, spatial_merge_size=2),
@@ -369,12 +305,7 @@ FAMILIES: dict[str, Family] = {
         **_PIXTRAL,
     ),
     "pixtral": Family(
-        partial(
-            _mistral,
-            hf.LlavaConfig,
-            vision_feature_layer=-1,
-            vision_feature_select_strategy="full",
-        ),
+        partial(_mistral, hf.LlavaConfig, vision_feature_layer=-1, **WHOLE),
         settings=dict(patch_size=8),
         **_PIXTRAL,
     ),
@@ -396,10 +327,8 @@ def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
 def special_ids(name: str) -> dict[str, int]:
     """Return the ids of the family's own tokens."""
     own = tokenizer(name)
-    ids = {
-        key: own.convert_tokens_to_ids(word)
-        for key, word in FAMILIES[name].tokens.items()
-    }
+    tokens = FAMILIES[name].tokens
+    ids = {key: own.convert_tokens_to_ids(word) for key, word in tokens.items()}
     return {"image_token": ids.get("context_image_token", 0), **ids}
 
 
@@ -442,25 +371,18 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     """Return a picture of a gradient with shapes and a text."""
     image = Image.linear_gradient("L").resize((width, height)).convert("RGB")
     draw = ImageDraw.Draw(image)
-    draw.ellipse(
-        (width // 4, height // 4, width // 2, height // 2),
-        fill=(200, 30 + 40 * seed % 200, 30),
-    )
-    draw.rectangle(
-        (width // 2, height // 3, width - 2, height - 2),
-        fill=(20, 90, 50 + 60 * seed % 200),
-    )
+    round_box = (width // 4, height // 4, width // 2, height // 2)
+    draw.ellipse(round_box, fill=(200, 30 + 40 * seed % 200, 30))
+    box = (width // 2, height // 3, width - 2, height - 2)
+    draw.rectangle(box, fill=(20, 90, 50 + 60 * seed % 200))
     draw.text((1, 1), f"No. {seed}", fill=(250, 250, 0))
     return image
 
 
 def said(text: str, *pictures: Image.Image) -> list[dict[str, Any]]:
     """Return a chat of one message: pictures, then a text."""
-    content = [
-        *({"type": "image", "image": one} for one in pictures),
-        {"type": "text", "text": text},
-    ]
-    return [{"role": "user", "content": content}]
+    content = [*({"type": "image", "image": one} for one in pictures), part(text)]
+    return [user(content)]
 
 
 @cache
@@ -474,37 +396,29 @@ def chats() -> list[list[dict[str, Any]]]:
     """Chats with a landscape, a portrait after a text, a tiny image and two in one
     message; one without images.
     """
-    earlier = [
-        {"role": "user", "content": "Hello."},
-        {"role": "assistant", "content": "Hi."},
-    ]
+    earlier = [user("Hello."), assistant("Hi.")]
     return [
         said("What is this?", picture(72, 40)),
         [*earlier, *said("Describe it.", picture(24, 88, 1))],
         said("Small.", picture(9, 8, 2)),
         said("Compare.", picture(33, 31, 3), picture(80, 32, 4)),
-        [{"role": "user", "content": "There is no image here."}],
+        [user("There is no image here.")],
     ]
 
 
 def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Return what transformers' processor makes of a chat."""
-    options = dict(
-        tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
-    )
-    return llm.session._requests._sight._processor.apply_chat_template(chat, **options)
+    processor = llm.session._requests._sight._processor
+    options = dict(tokenize=True, return_dict=True, return_tensors="pt")
+    return processor.apply_chat_template(chat, add_generation_prompt=True, **options)
 
 
 def missing(name: str) -> str | None:
     """Return the package that the processor of a family needs and that is not
     installed; None if it has all.
     """
-    needs = {
-        "mistral3": "torchvision",
-        "lfm2-vl": "torchvision",
-        "pixtral": "torchvision",
-        "smolvlm": "num2words",
-    }.get(name)
+    needs = dict.fromkeys(("mistral3", "lfm2-vl", "pixtral"), "torchvision")
+    needs = (needs | {"smolvlm": "num2words"}).get(name)
     return None if needs is None or find_spec(needs) else needs
 
 
@@ -515,4 +429,4 @@ def filler(llm: Any, chat: list[dict[str, Any]], room: int) -> list[dict[str, An
     text = "A long text before the image, so that a page is full of it."
     prompt = llm.render(chat)
     start = prompt.tokens.index(prompt.placeholder) + len("<user>") + len(text)
-    return [{"role": "user", "content": text + "." * ((PAGE - room - start) % PAGE)}]
+    return [user(text + "." * ((PAGE - room - start) % PAGE))]

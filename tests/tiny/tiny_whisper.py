@@ -24,18 +24,14 @@ SOUND = Path(__file__).parents[1] / "speech" / "fox.wav"
 NG 1.51 for this test.
 """
 EOS = 50257
+ENDS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), EOS)
+ENDS["decoder_start_token_id"] = EOS + 1
 NAMES = ("v2", "v3")
 SIZES: dict[str, Any] = dict(
-    d_model=64,
-    encoder_layers=2,
-    decoder_layers=3,
-    encoder_attention_heads=4,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=96,
-    decoder_ffn_dim=96,
+    **dict(d_model=64, init_std=0.3, max_target_positions=448),
+    **dict(encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=96),
+    **dict(decoder_layers=3, decoder_attention_heads=4, decoder_ffn_dim=96),
     max_source_positions=50 * SECONDS,
-    max_target_positions=448,
-    init_std=0.3,
 )
 
 
@@ -47,10 +43,8 @@ def languages(name: str) -> list[str]:
 def specials(name: str) -> list[str]:
     """Special tokens in the order of the checkpoints of OpenAI, without timestamps."""
     words = [f"<|{code}|>" for code in languages(name)]
-    tasks = (
-        "<|translate|> <|transcribe|> <|startoflm|> <|startofprev|> <|nospeech|> "
-        "<|notimestamps|>"
-    ).split()
+    tasks = "translate transcribe startoflm startofprev nospeech notimestamps".split()
+    tasks = [f"<|{task}|>" for task in tasks]
     return ["<|endoftext|>", "<|startoftranscript|>", *words, *tasks]
 
 
@@ -61,9 +55,8 @@ def tokenizer(name: str) -> hf.WhisperTokenizer:
     """
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: place for place, letter in enumerate(letters)}
-    vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)} | {
-        "<|endoftext|>": EOS
-    }
+    vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)}
+    vocab["<|endoftext|>"] = EOS
     one = hf.WhisperTokenizer(vocab=vocab, merges=[])
     one.add_special_tokens({"additional_special_tokens": specials(name)[1:]})
     one.add_tokens([f"<|{step * 0.02:.2f}|>" for step in range(1501)])
@@ -78,10 +71,7 @@ def settings(name: str) -> hf.GenerationConfig:
     begin = place["<|notimestamps|>"] + 1
     outside = range(begin + 50 * SECONDS + 1, begin + 1501)
     return hf.GenerationConfig(
-        decoder_start_token_id=EOS + 1,
-        bos_token_id=EOS,
-        eos_token_id=EOS,
-        pad_token_id=EOS,
+        **ENDS,
         max_length=448,
         begin_suppress_tokens=[220, EOS],
         suppress_tokens=[1, 2, 7, 8, 9, *range(EOS + 1, begin - 1), *outside],
@@ -105,10 +95,7 @@ def build(
     config = hf.WhisperConfig(
         vocab_size=vocab,
         num_mel_bins=80 if family == "v2" else 128,
-        pad_token_id=EOS,
-        bos_token_id=EOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS + 1,
+        **ENDS,
         tie_word_embeddings=False,
         **(SIZES | sizes),
     )
@@ -116,9 +103,8 @@ def build(
         torch.default_generator.manual_seed(zlib.crc32(f"{family}{seed}".encode()))
         model = hf.WhisperForConditionalGeneration(config)
         disturb(model)
-        model.proj_out.weight = torch.nn.Parameter(
-            torch.randn(vocab, config.d_model) * 0.3
-        )
+        weight = torch.randn(vocab, config.d_model) * 0.3
+        model.proj_out.weight = torch.nn.Parameter(weight)
     model.generation_config = settings(name)
     begin = model.generation_config.no_timestamps_token_id + 1
     with torch.no_grad():
@@ -128,9 +114,8 @@ def build(
 
 
 def extractor(name: str) -> hf.WhisperFeatureExtractor:
-    return hf.WhisperFeatureExtractor(
-        feature_size=80 if name.startswith("v2") else 128, chunk_length=SECONDS
-    )
+    bands = 80 if name.startswith("v2") else 128
+    return hf.WhisperFeatureExtractor(feature_size=bands, chunk_length=SECONDS)
 
 
 def saved(model: hf.WhisperForConditionalGeneration, name: str, folder: Path) -> Path:

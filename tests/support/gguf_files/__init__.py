@@ -79,23 +79,14 @@ def write(
         "vocab_size": config.vocab_size,
         "rope.freq_base": float(rope.get("full_attention", rope)["rope_theta"]),
     }
-    tensors = {
-        name: value for name, value in more.items() if isinstance(value, np.ndarray)
-    }
-    fields = {
-        name.replace("__", "."): value
-        for name, value in more.items()
-        if name not in tensors
-    }
-    for name, value in (sizes | fields).items():
-        add = {
-            int: writer.add_uint32,
-            float: writer.add_float32,
-            str: writer.add_string,
-        }[type(value)]
-        add(name if name.startswith("tokenizer.") else f"{architecture}.{name}", value)
-    for name, value in tensors.items():
-        writer.add_tensor(f"{name}.weight", value)
+    for name, value in (sizes | more).items():
+        name = name.replace("__", ".")
+        if isinstance(value, np.ndarray):
+            writer.add_tensor(f"{name}.weight", value)
+        elif name.startswith("tokenizer."):
+            _add_field(writer, name, value)
+        else:
+            _add_field(writer, f"{architecture}.{name}", value)
     for name, value in _tensors(model, architecture):
         _add(writer, name, value, kind)
     finish(writer)
@@ -110,19 +101,10 @@ def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
     _copy_fields(read, writer, more)
     for name, value in more.items():
-        add = {
-            int: writer.add_uint32,
-            float: writer.add_float32,
-            str: writer.add_string,
-        }[type(value)]
-        add(name, value)
+        _add_field(writer, name, value)
     for tensor in read.tensors:
-        _add(
-            writer,
-            tensor.name,
-            gguf.quants.dequantize(tensor.data, tensor.tensor_type),
-            kind,
-        )
+        value = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        _add(writer, tensor.name, value, kind)
     finish(writer)
     return path
 
@@ -148,20 +130,16 @@ def _copy_fields(read: Any, writer: Any, changed: dict[str, Any]) -> None:
     """Copy the fields of a file; takes the changed ones out of `changed`."""
     for field in read.fields.values():
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            inner, value = (
-                field.types[-1] if len(field.types) > 1 else None,
-                changed.pop(field.name, field.contents()),
-            )
+            inner = field.types[-1] if len(field.types) > 1 else None
+            value = changed.pop(field.name, field.contents())
             if value is not None:
                 writer.add_key_value(field.name, value, field.types[0], inner)
 
 
 def _tensors(model: PreTrainedModel, architecture: str):
     config = model.config
-    kind = next(
-        kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture
-    )
-    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture], config.num_hidden_layers)
     state = model.state_dict()
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
@@ -180,25 +158,28 @@ def _tensors(model: PreTrainedModel, architecture: str):
             weight = interleaved(weight, config.num_key_value_heads)
         if architecture.startswith("gemma") and "norm" in theirs:
             weight = weight + 1
-        yield (
-            theirs if theirs.endswith((".weight", ".bias")) else f"{theirs}.weight",
-            weight.squeeze(0).numpy(),
-        )
+        if not theirs.endswith((".weight", ".bias")):
+            theirs = f"{theirs}.weight"
+        yield theirs, weight.squeeze(0).numpy()
+
+
+def _add_field(writer: Any, name: str, value: float | str) -> None:
+    if isinstance(value, str):
+        writer.add_string(name, value)
+    elif isinstance(value, int):
+        writer.add_uint32(name, value)
+    else:
+        writer.add_float32(name, value)
 
 
 def _add(writer: Any, name: str, value: np.ndarray, kind: str) -> None:
-    if (
-        value.ndim < MATRIX
-        or value.shape[-1] % BLOCK
-        or name.endswith(".bias")
-        or kind == "F32"
-    ):
-        writer.add_tensor(name, value.astype(np.float32))
+    value = value.astype(np.float32)
+    small = value.ndim < MATRIX or value.shape[-1] % BLOCK
+    if small or name.endswith(".bias") or kind == "F32":
+        writer.add_tensor(name, value)
     else:
         type_ = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(
-            name, gguf.quants.quantize(value.astype(np.float32), type_), raw_dtype=type_
-        )
+        writer.add_tensor(name, gguf.quants.quantize(value, type_), raw_dtype=type_)
 
 
 def finish(writer: Any) -> None:

@@ -17,27 +17,36 @@ EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
 TEXT = torch.randint(96, (1, 200), generator=torch.Generator().manual_seed(5))
 SPAN = torch.arange(16)
 SHORT, LONG = (1.0 + SPAN / 32).tolist(), (2.0 + SPAN / 8).tolist()
-LLAMA3 = dict(
-    low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
-)
+LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0)
+LLAMA3["original_max_position_embeddings"] = 8192
+GEMMA = dict(query_pre_attn_scalar=32, sliding_window=16)
+GEMMA_FIELDS = dict(attention__key_length=32, attention__sliding_window=16)
+CAPS = dict(attn_logit_softcapping=20.0, final_logit_softcapping=10.0)
+EXPERT_FIELDS = dict(expert_count=4, expert_used_count=2, expert_feed_forward_length=64)
+
+
+def rope_of(kind: str, base: float = 10000.0, **more: object) -> dict[str, object]:
+    return {"rope_type": kind, "rope_theta": base, **more}
 
 
 def rope(kind: str, **more: object) -> dict[str, object]:
-    return dict(rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **more})
+    """Return the option that gives a model rotary positions of a kind."""
+    return dict(rope_parameters=rope_of(kind, **more))
+
+
+def scaling(kind: str, factor: float, **more: object) -> dict[str, object]:
+    """Return the fields of a file for positions that are scaled."""
+    fields = {"type": kind, "factor": factor, **more}
+    return {f"rope__scaling__{name}": value for name, value in fields.items()}
 
 
 def frequencies(base: float, count: int, factor: float) -> np.ndarray:
     """What each frequency of Llama 3 is divided by, as llama.cpp's converter
     writes it.
     """
-    found = []
-    for i in range(count):
-        length = 2 * math.pi * base ** (i / count)
-        smooth = (8192 / length - 1) / 3
-        found.append(
-            1 / ((1 - min(max(smooth, 0), 1)) / factor + min(max(smooth, 0), 1))
-        )
-    return np.array(found, dtype=np.float32)
+    lengths = 2 * math.pi * base ** (np.arange(count) / count)
+    smooth = np.clip((8192 / lengths - 1) / 3, 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
 FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
@@ -55,11 +64,7 @@ FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
     "llama, linear": (
         "llama",
         hf.LlamaConfig(**SIZES, **HEAD, **rope("linear", factor=4.0)),
-        dict(
-            rope__dimension_count=32,
-            rope__scaling__type="linear",
-            rope__scaling__factor=4.0,
-        ),
+        dict(rope__dimension_count=32) | scaling("linear", 4.0),
     ),
     "qwen2": ("qwen2", hf.Qwen2Config(**SIZES), {}),
     "qwen2, yarn": (
@@ -67,29 +72,13 @@ FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
         hf.Qwen2Config(
             **SIZES, **rope("yarn", factor=4.0, original_max_position_embeddings=64)
         ),
-        dict(
-            rope__scaling__type="yarn",
-            rope__scaling__factor=4.0,
-            rope__scaling__original_context_length=64,
-        ),
+        scaling("yarn", 4.0, original_context_length=64),
     ),
     "qwen3": ("qwen3", hf.Qwen3Config(**SIZES, **HEAD), dict(attention__key_length=32)),
     "gemma2": (
         "gemma2",
-        hf.Gemma2Config(
-            **SIZES,
-            **HEAD,
-            query_pre_attn_scalar=32,
-            sliding_window=16,
-            attn_logit_softcapping=20.0,
-            final_logit_softcapping=10.0,
-        ),
-        dict(
-            attention__key_length=32,
-            attention__sliding_window=16,
-            attn_logit_softcapping=20.0,
-            final_logit_softcapping=10.0,
-        ),
+        hf.Gemma2Config(**SIZES, **HEAD, **GEMMA, **CAPS),
+        GEMMA_FIELDS | CAPS,
     ),
     "gemma3": (
         "gemma3",
@@ -97,23 +86,13 @@ FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
             # the last one attends to the whole text
             **SIZES | dict(num_hidden_layers=6),
             **HEAD,
-            query_pre_attn_scalar=32,
-            sliding_window=16,
+            **GEMMA,
             rope_parameters={
-                "full_attention": {
-                    "rope_type": "linear",
-                    "factor": 8.0,
-                    "rope_theta": 1e6,
-                },
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": rope_of("linear", 1e6, factor=8.0),
+                "sliding_attention": rope_of("default"),
             },
         ),
-        dict(
-            attention__key_length=32,
-            attention__sliding_window=16,
-            rope__scaling__type="linear",
-            rope__scaling__factor=8.0,
-        ),
+        GEMMA_FIELDS | scaling("linear", 8.0),
     ),
     "phi3": (
         "phi3",
@@ -134,14 +113,13 @@ FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
             pad_token_id=0,
             sliding_window=None,
             original_max_position_embeddings=64,
-            rope_parameters={
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": SHORT,
-                "long_factor": LONG,
-                "original_max_position_embeddings": 64,
-                "partial_rotary_factor": 1.0,
-            },
+            **rope(
+                "longrope",
+                short_factor=SHORT,
+                long_factor=LONG,
+                original_max_position_embeddings=64,
+                partial_rotary_factor=1.0,
+            ),
         ),
         dict(
             attention__sliding_window=0,
@@ -154,22 +132,12 @@ FAMILIES: dict[str, tuple[str, hf.PreTrainedConfig, dict[str, object]]] = {
     "qwen2moe": (
         "qwen2moe",
         hf.Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
-        dict(
-            expert_count=4,
-            expert_used_count=2,
-            expert_feed_forward_length=64,
-            expert_shared_feed_forward_length=96,
-        ),
+        EXPERT_FIELDS | dict(expert_shared_feed_forward_length=96),
     ),
     "qwen3moe": (
         "qwen3moe",
         hf.Qwen3MoeConfig(**SIZES, **HEAD, **EXPERTS, norm_topk_prob=True),
-        dict(
-            attention__key_length=32,
-            expert_count=4,
-            expert_used_count=2,
-            expert_feed_forward_length=64,
-        ),
+        EXPERT_FIELDS | dict(attention__key_length=32),
     ),
 }
 
@@ -179,7 +147,8 @@ def random(config: hf.PreTrainedConfig) -> hf.PreTrainedModel:
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
     for weight in model.parameters():
-        weight.normal_(std=0.2) if weight.dim() > 1 else weight.add_(
-            torch.randn_like(weight) * 0.1
-        )
+        if weight.dim() > 1:
+            weight.normal_(std=0.2)
+        else:
+            weight.add_(torch.randn_like(weight) * 0.1)
     return model
