@@ -31,58 +31,48 @@ of failing without a fault.
 """
 
 
+PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+PI_DRAWN = (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+
+
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
     [
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-        (
-            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-            (0xA4093822, 0x299F31D0),
-            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-        ),
+        (PI, (0xA4093822, 0x299F31D0), PI_DRAWN),
     ],
 )
 def test_philox_gives_the_published_vectors(counter, key, expected):
-    words = philox(
-        tuple(torch.tensor(word) for word in counter),
-        tuple(torch.tensor(word) for word in key),
-    )
-    assert tuple(int(word) for word in words) == expected
+    words = philox(tuple(map(torch.tensor, counter)), tuple(map(torch.tensor, key)))
+    assert tuple(map(int, words)) == expected
+
+
+def drawn_by_hand(key: int, token: int, *counter: int) -> float:
+    """The uniform number of a token, by the published function alone."""
+    words = tuple(map(torch.tensor, (token // 4, *counter)))
+    halves = (torch.tensor(key & ONES), torch.tensor(key >> 32))
+    return (int(philox(words, halves)[token % 4]) + 0.5) / 2**32
 
 
 def test_gumbel_is_the_counter_it_says():
     key, depth, token, turn = 2**63 + 5, 77, 1234, 9
-    counter = tuple(
-        torch.tensor(word) for word in (token // 4, depth, int(Stream.BONUS), turn)
-    )
-    word = philox(counter, (torch.tensor(key & ONES), torch.tensor(key >> 32)))[
-        token % 4
-    ]
-    u = (int(word) + 0.5) / 2**32
+    u = drawn_by_hand(key, token, depth, int(Stream.BONUS), turn)
     row = gumbel([key], 1999, stream=Stream.BONUS, depths=[depth], rounds=[turn])[0]
     assert row.shape == (1999,)
     assert row.dtype == torch.float32
     assert row[token].item() == pytest.approx(-math.log(-math.log(u)), abs=1e-6)
-    drawn = uniform(
-        [key], stream=Stream.BONUS, depths=[depth], rounds=[turn], lanes=[token]
-    )
+    places = dict(depths=[depth], rounds=[turn], lanes=[token])
+    drawn = uniform([key], stream=Stream.BONUS, **places)
     assert drawn.dtype == torch.float64
     assert drawn.item() == u
 
 
 def test_lane_is_counted_above_the_stream():
     key, depth, token, lane = 2**62 + 5, 77, 1234, 2**28 - 1
-    counter = tuple(
-        torch.tensor(word) for word in (token // 4, depth, Stream.DRAFT + 16 * lane, 0)
-    )
-    word = philox(counter, (torch.tensor(key & ONES), torch.tensor(key >> 32)))[
-        token % 4
-    ]
+    u = drawn_by_hand(key, token, depth, Stream.DRAFT + 16 * lane, 0)
     row = gumbel([key], 1999, stream=Stream.DRAFT, depths=[depth], lanes=[lane])[0]
-    assert row[token].item() == pytest.approx(
-        -math.log(-math.log((int(word) + 0.5) / 2**32)), abs=1e-6
-    )
+    assert row[token].item() == pytest.approx(-math.log(-math.log(u)), abs=1e-6)
     assert max(Stream) < 16
     assert torch.equal(gumbel([key], 1999, lanes=[0]), gumbel([key], 1999))
 
@@ -90,10 +80,8 @@ def test_lane_is_counted_above_the_stream():
 def test_row_does_not_depend_on_the_batch():
     keys, depths, rounds = [3, 2**64 - 1, 3, 8], [5, 0, 6, 2**31], [0, 1, 2, 3]
     together = gumbel(keys, 1001, depths=depths, rounds=rounds)
-    lanes = [4, 3, 2, 1]
-    drawn = uniform(
-        keys, stream=Stream.ACCEPT, depths=depths, rounds=rounds, lanes=lanes
-    )
+    places = dict(depths=depths, rounds=rounds, lanes=[4, 3, 2, 1])
+    drawn = uniform(keys, stream=Stream.ACCEPT, **places)
     for row, key in enumerate(keys):
         used = {"depths": [depths[row]], "rounds": [rounds[row]]}
         assert torch.equal(gumbel([key], 1001, **used)[0], together[row])

@@ -147,9 +147,8 @@ def test_each_parameter_means_what_it_means_in_transformers():
 
 def test_presence_and_frequency_count_the_output_only():
     logits = _logits()
-    result = weights(
-        logits, _sequence(presence_penalty=0.5, frequency_penalty=0.25), PATHS
-    )
+    sequence = _sequence(presence_penalty=0.5, frequency_penalty=0.25)
+    result = weights(logits, sequence, PATHS)
     for row, path in enumerate(PATHS):
         expected = logits[row].clone()
         for token in set(OUTPUT + path):
@@ -159,10 +158,8 @@ def test_presence_and_frequency_count_the_output_only():
 
 @pytest.mark.parametrize("vocab", [1003, 8192, 8209])
 def test_row_does_not_depend_on_the_others(vocab):
-    for params in (
-        *(params for params, _ in CASES.values()),
-        {"frequency_penalty": 0.3},
-    ):
+    check_rows({"frequency_penalty": 0.3}, vocab)
+    for params, _ in CASES.values():
         check_rows(params, vocab)
 
 
@@ -172,14 +169,8 @@ def check_rows(params: dict, vocab: int) -> None:
     for row, path in enumerate(PATHS):
         alone = weights(logits[row : row + 1].clone(), sequence, [path])[0]
         assert torch.equal(alone, together[row]), (params, row)
-    committed = Request(
-        1,
-        PROMPT + OUTPUT + PATHS[3],
-        len(PROMPT),
-        sequence.params,
-        seed=0,
-        eos=sequence.eos,
-    )
+    committed = _sequence(**params)
+    committed.tokens += PATHS[3]
     assert torch.equal(weights(logits[3:4], committed, [[]])[0], together[3]), params
 
 
@@ -191,11 +182,8 @@ def test_weights_are_float32_and_neutral_parameters_copy_nothing():
 
 def test_temperature_zero_leaves_the_filters_out():
     logits = _logits()
-    result = weights(
-        logits,
-        _sequence(temperature=0.0, top_k=1, top_p=0.1, logit_bias={3: 50.0}),
-        PATHS,
-    )
+    filters = dict(top_k=1, top_p=0.1, logit_bias={3: 50.0})
+    result = weights(logits, _sequence(temperature=0.0, **filters), PATHS)
     assert result.isfinite().all()
     assert draw(result, None).tolist() == [3] * len(PATHS)
 
@@ -267,9 +255,8 @@ def check_candidates(kind: str, top_k: int, options: dict) -> None:
     logits[0, 0] = 50.0  # where what is missing would lie, too
     given = logits.clone()
     assert fit(params, logits.shape[-1])
-    found = weights(
-        logits, Request(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
-    )
+    request = Request(1, PROMPT, len(PROMPT), params, seed=0, eos=frozenset())
+    found = weights(logits, request)
     assert torch.equal(found, _filtered_all(given, params)), params
     assert torch.equal(logits, given), params
 
@@ -290,10 +277,8 @@ def check_best(vocab: int, most: int, *, coarse: bool) -> None:
     rows[0, 1:] = -torch.inf
     values, ids = sampling.best(rows, most) or pytest.fail("there is a compiler")
     wanted, order = rows.sort(descending=True, stable=True)
-    wanted, order = (
-        F.pad(wanted, (0, most), value=-torch.inf)[:, :most],
-        F.pad(order, (0, most))[:, :most],
-    )
+    wanted = F.pad(wanted, (0, most), value=-torch.inf)[:, :most]
+    order = F.pad(order, (0, most))[:, :most]
     assert torch.equal(values, wanted), (most, coarse)
     assert torch.equal(ids, torch.where(wanted > -torch.inf, order, 0)), (most, coarse)
 
@@ -307,10 +292,10 @@ def test_top_p_breaks_ties_as_transformers_does():
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it():
     distribution = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
-    assert nucleus(distribution, 0.7).isfinite().tolist() == [
-        [False, True, False, True]
-    ]
-    assert nucleus(distribution, 0.8).isfinite().tolist() == [[False, True, True, True]]
+    for top_p, kept in ((0.7, [1, 3]), (0.8, [1, 2, 3])):
+        assert (
+            nucleus(distribution, top_p)[0].isfinite().nonzero()[:, 0].tolist() == kept
+        )
 
 
 def test_forbidding_everything_is_an_error_in_plain_decoding_only():
@@ -322,12 +307,8 @@ def test_forbidding_everything_is_an_error_in_plain_decoding_only():
     distribution, lost = weights_or_invalid(logits, sequence, [[5], [7], [5, 6]])
     assert lost == {1}
     assert distribution[1].tolist() == [0.0] * VOCAB
-    torch.testing.assert_close(
-        distribution[[0, 2]],
-        weights(logits[[0, 2]], sequence, [[5], [5, 6]]),
-        rtol=0,
-        atol=0,
-    )
+    expected = weights(logits[[0, 2]], sequence, [[5], [5, 6]])
+    torch.testing.assert_close(distribution[[0, 2]], expected, rtol=0, atol=0)
     with pytest.raises(InvalidRequest, match="bad_word_ids"):
         weights_or_invalid(_logits(2), sequence, [[], [5]])
 
@@ -338,9 +319,8 @@ def test_processor_that_fails_on_a_draft_costs_that_draft():
             raise RuntimeError("never a seven")
         return scores
 
-    distribution, lost = weights_or_invalid(
-        _logits(2), _sequence(processors=(fussy,)), [[5], [7]]
-    )
+    sequence = _sequence(processors=(fussy,))
+    distribution, lost = weights_or_invalid(_logits(2), sequence, [[5], [7]])
     assert (lost, distribution[1].tolist()) == ({1}, [0.0] * VOCAB)
     ended_with_seven = _sequence(processors=(fussy,))
     ended_with_seven.tokens.append(7)
@@ -368,14 +348,10 @@ def test_distributions_and_draws():
         [-math.inf, 0.0, -math.inf],
         [0.0, -math.inf, -math.inf],
     ]
-    torch.testing.assert_close(
-        probs(distribution),
-        distribution.exp() / distribution.exp().sum(-1, keepdim=True),
-    )
+    torch.testing.assert_close(probs(distribution), distribution.softmax(-1))
     assert draw(distribution, None).tolist() == [1, 0]
-    assert draw(
-        distribution, torch.tensor([[2.5, 0.0, 0.0], [0.0, 22.0, 1.5]])
-    ).tolist() == [0, 2]
+    noise = torch.tensor([[2.5, 0.0, 0.0], [0.0, 22.0, 1.5]])
+    assert draw(distribution, noise).tolist() == [0, 2]
 
 
 def test_logprobs_are_the_raw_targets():
@@ -385,9 +361,7 @@ def test_logprobs_are_the_raw_targets():
     assert (first.token, second.token) == (5, 9)
     assert second.logprob == pytest.approx(expected[1, 9].item())
     assert [value for _, value in first.top] == expected[0].topk(3).values.tolist()
-    assert [expected[0, token].item() for token, _ in first.top] == [
-        value for _, value in first.top
-    ]
+    assert all(expected[0, token].item() == value for token, value in first.top)
     assert logprobs(logits, [5, 9], top=0)[0].top == ()
 
 
@@ -406,10 +380,8 @@ def check_choice(temperature: float, vocab: int) -> None:
     asked = _sequence(temperature=temperature)
     keys = range(40) if temperature else None
     noise = None if keys is None else gumbel(keys, vocab)
-    assert (
-        choose(logits, asked.params, keys)
-        == draw(weights(logits, asked), noise).tolist()
-    ), temperature
+    drawn = draw(weights(logits, asked), noise).tolist()
+    assert choose(logits, asked.params, keys) == drawn, temperature
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -421,18 +393,14 @@ def test_a_walk_draws_what_following_all_draws_finds(
     temperature: float, shape: list[tuple[int, int]], seed: int
 ):
     """Three tokens, so that many draft tokens are accepted and siblings are alike."""
-    tree = DraftTree(
-        [token for _, token in shape],
-        [min(parent, node - 1) for node, (parent, _) in enumerate(shape)],
-    )
-    logits = torch.randn(
-        len(tree) + 1, 3, generator=torch.Generator().manual_seed(seed)
-    )
+    parents = [min(parent, node - 1) for node, (parent, _) in enumerate(shape)]
+    tree = DraftTree([token for _, token in shape], parents)
+    noise = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(tree) + 1, 3, generator=noise)
     params = SamplingParams(temperature=temperature)
     keys = [extended(seed, path) for path in tree.paths] if temperature else None
-    assert walk(logits, params, keys and seed, tree) == follow(
-        choose(logits, params, keys), tree
-    )
+    followed = follow(choose(logits, params, keys), tree)
+    assert walk(logits, params, keys and seed, tree) == followed
 
 
 class Wrong:
@@ -444,11 +412,8 @@ class Wrong:
         self.answer, self.at = answer, at
 
     def __call__(self, tokens, scores):
-        return (
-            self.answer(scores)
-            if self.at is None or tokens[0, -1] == self.at
-            else scores
-        )
+        wrong = self.at is None or tokens[0, -1] == self.at
+        return self.answer(scores) if wrong else scores
 
 
 WRONG = [
@@ -466,23 +431,18 @@ WRONG = [
 def test_a_processor_that_returns_no_logits_is_named(answer, says):
     with pytest.raises(InvalidRequest, match=f"processor Wrong: .*{says}"):
         weights(_logits(1), _sequence(processors=(Wrong(answer),)), [[]])
-    distribution, lost = weights_or_invalid(
-        _logits(2), _sequence(processors=(Wrong(answer, at=5),)), [[], [5]]
-    )
+    sequence = _sequence(processors=(Wrong(answer, at=5),))
+    distribution, lost = weights_or_invalid(_logits(2), sequence, [[], [5]])
     assert lost == {1}
-    assert torch.equal(
-        distribution[0], weights(_logits(2), _sequence(processors=()), [[], [5]])[0]
-    )
+    plain = weights(_logits(2), _sequence(processors=()), [[], [5]])
+    assert torch.equal(distribution[0], plain[0])
 
 
 def test_a_processor_is_not_blamed_for_the_model():
     scores = _logits(1).index_fill(1, torch.tensor([3]), math.nan)
-    distribution = weights(
-        scores,
-        _sequence(temperature=0, processors=(Wrong(lambda scores: scores),)),
-        [[]],
-    )
-    assert distribution[0, 3].isnan()
+    processors = (Wrong(lambda scores: scores),)
+    sequence = _sequence(temperature=0, processors=processors)
+    assert weights(scores, sequence, [[]])[0, 3].isnan()
 
 
 @pytest.mark.parametrize("ids", [[0], [3, 7, 7, 19], [-1, 2, 25]], ids=str)

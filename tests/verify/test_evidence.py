@@ -52,24 +52,17 @@ def measured() -> AdaptiveBudget:
     return budget
 
 
-def round_(
-    budget: AdaptiveBudget,
-    draft_token: float,
-    *,
-    drafted: int = 4,
-    score: float = 0.012,
-) -> int:
+def round_(budget: AdaptiveBudget, draft_token: float, score: float = 0.012) -> int:
     """One round of one text, of which three draft tokens are accepted; returns how many were
     asked for.
     """
     one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     asked = budget.nodes(one, 0)
-    drafted = min(asked, drafted)
+    drafted = min(asked, 4)
     clock = Clock(draft_token if asked else 0.0, score, 0.0001, 0.0001)
     budget.on_timing(1 + drafted, clock)
-    budget.learn(
-        one, RoundResult(asked, drafted, min(drafted, 3), clock.propose, clock.total)
-    )
+    seconds = (clock.propose, clock.total)
+    budget.learn(one, RoundResult(asked, drafted, min(drafted, 3), *seconds))
     return asked
 
 
@@ -83,12 +76,8 @@ def test_what_is_finite() -> None:
     for bad in BAD:
         assert not finite(1.0, bad)
         assert steadied(bad, 2.0) == 2.0
-    assert [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)] == [
-        0.0,
-        3.0,
-        4.0,
-        4.0,
-    ]
+    steady = [steadied(seen, 1.0) for seen in (0.0, 3.0, 4.0, 1e9)]
+    assert steady == [0.0, 3.0, 4.0, 4.0]
     assert steadied(1e9, 0.0) == 1e9, "nothing was expected yet"
 
 
@@ -191,11 +180,8 @@ def test_recycling_keeps_only_finite_logits(bad: float) -> None:
     one = Case(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
     batch = Batch((one,), NoiseStreams(vocab, shared=True))
     verdict = Verdict([[]], [5], 0)
-    for logits in (
-        torch.randn(1, vocab),
-        torch.full((1, vocab), bad),
-        torch.randn(1, vocab),
-    ):
+    usual, odd = torch.randn(2, 1, vocab), torch.full((1, vocab), bad)
+    for logits in (usual[0], odd, usual[1]):
         drafter.observe(batch, Draft([DraftTree()]), verdict, Scores((logits,)))
         one.rounds += 1
         (tree,) = drafter.propose(batch, [4]).trees
@@ -216,10 +202,8 @@ def test_calibration_fades_while_nothing_is_promised() -> None:
 
 def test_floor_stays_a_probability() -> None:
     """Above it nothing is drafted, so nothing would be learnt that lowers it."""
-    budget, one = (
-        AdaptiveBudget(TABLE),
-        Request(1, [1, 2, 3], 3, SamplingParams(), seed=0),
-    )
+    budget = AdaptiveBudget(TABLE)
+    one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     promising = Draft([DraftTree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
     for draft in [promising] * 20 + [Draft([DraftTree()])] * 100:
         asked = budget.nodes(one, 0)

@@ -96,19 +96,17 @@ def ended(policy: DraftBudget) -> Drafting:
     def drafting(world: World) -> AllDrafts:
         draft, likely = drawn(world)
         assert draft.probs is not None
-        on = [
-            [
-                not policy.stops(asker, depth, distribution.log())
-                for depth, distribution in enumerate(distributions)
-            ]
-            for distributions in draft.probs
-        ]
-        return AllDrafts(
-            changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
-            likely,
-        )
+        chains = [enumerate(distributions.log()) for distributions in draft.probs]
+        on = [[not policy.stops(asker, *level) for level in chain] for chain in chains]
+        return AllDrafts(shortened(draft, on), likely)
 
     return drafting
+
+
+def shortened(draft: Draft, on: list[list[bool]]) -> Draft:
+    """End each chain before the first draft token that does not go on."""
+    count = torch.tensor(on).long().cumprod(dim=1).sum(dim=1)
+    return changed(draft, count=count)
 
 
 def ended_by_its_draft_token(name: str) -> Drafting:
@@ -123,10 +121,7 @@ def ended_by_its_draft_token(name: str) -> Drafting:
         own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
         told = -own.log() if name in ("svip", "adaedl") else own
         on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
-        return AllDrafts(
-            changed(draft, count=torch.tensor(on).long().cumprod(dim=1).sum(dim=1)),
-            likely,
-        )
+        return AllDrafts(shortened(draft, on), likely)
 
     return drafting
 
@@ -155,13 +150,8 @@ def chosen_as_if_drawn(*branching: int) -> Drafting:
     def drafting(world: World) -> AllDrafts:
         draft, likely = chosen_tree(*branching)(world)
         distributions = drawn_tree(*branching, distinct=False)(world).draft
-        return AllDrafts(
-            repeat(
-                distributions,
-                (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0],
-            ),
-            likely,
-        )
+        same = (distributions.tokens == draft.tokens).all(dim=1).nonzero()[:, 0]
+        return AllDrafts(repeat(distributions, same), likely)
 
     return drafting
 
@@ -179,9 +169,8 @@ def block_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verd
     """Biased in the same way."""
     p, q = chain_distributions(weights, draft)
     reach = prefix_weight(ratios(p, q, draft))
-    passes = noise.accept[:, :-1] < prefix_acceptance(
-        reach, (reach[..., None] * p - q).clamp(min=0), draft
-    )
+    left = (reach[..., None] * p - q).clamp(min=0)
+    passes = noise.accept[:, :-1] < prefix_acceptance(reach, left, draft)
     accepted = (torch.arange(1, draft.nodes + 1) * passes).amax(dim=1)
     return chain_verdict(accepted, p, p, noise)
 
@@ -197,13 +186,11 @@ def siblings_not_renormalised(
     """Biased: a sibling that was refused is taken out of q, and q no longer sums to
     one.
     """
-    return descend(
-        weights,
-        draft,
-        noise,
-        lambda distribution, tried, token: distribution.masked_fill(tried, 0.0),
-        residual,
-    )
+
+    def refused(q: torch.Tensor, tried: torch.Tensor, token: torch.Tensor):
+        return q.masked_fill(tried, 0)
+
+    return descend(weights, draft, noise, refused, residual)
 
 
 def siblings_as_if_independent(
@@ -224,12 +211,11 @@ def traversal_by_the_refused(
     assert draft.probs is not None
     probabilities = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
     refused = iter(probabilities.unbind(dim=1)[::-1])
-    return ascend(
-        weights,
-        draft,
-        noise,
-        lambda reach, left: (left / (1 - next(refused))).clamp(max=1),
-    )
+
+    def weight(reach: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        return (left / (1 - next(refused))).clamp(max=1)
+
+    return ascend(weights, draft, noise, weight)
 
 
 def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
@@ -240,100 +226,54 @@ def traversal_unweighed(weights: torch.Tensor, draft: Draft, noise: Noise) -> Ve
 def match_longest(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
     """Biased: keeps the last draft token whether the target drew it or not."""
     verdict = RULES["match"].verify(weights, draft, noise)
-    accepted = torch.where(
-        verdict.accepted == draft.nodes - 1, draft.nodes, verdict.accepted
-    )
+    accepted = verdict.accepted
+    accepted = torch.where(accepted == draft.nodes - 1, draft.nodes, accepted)
     node = torch.arange(draft.nodes)
-    return Verdict.padded(
-        node.where(node < accepted[:, None], -1), accepted, verdict.bonus
-    )
+    path = node.where(node < accepted[:, None], -1)
+    return Verdict.padded(path, accepted, verdict.bonus)
 
 
 LONG, SHORT = (World.random(0, vocab=3, depth=depth) for depth in (3, 2))
 SINGLE = World.random(2, vocab=3, depth=1)
+DISTINCT = drawn_tree(2, 2, distinct=True)
 BIASED: dict[str, tuple[Verify, Drafting, World]] = {
     "rejection, residual is the target": (rejection_then_target, drawn, LONG),
     "block, residual is the target": (block_then_target, drawn, LONG),
     "match, last draft token kept unseen": (match_longest, drawn, LONG),
-    "siblings, residual is the target": (
-        siblings_then_target,
-        drawn_tree(2, 2, distinct=True),
-        SHORT,
-    ),
-    "siblings, q not renormalised": (
-        siblings_not_renormalised,
-        drawn_tree(2, 2, distinct=True),
-        SHORT,
-    ),
-    "siblings, distinct as if independent": (
-        siblings_as_if_independent,
-        drawn_tree(2, 2, distinct=True),
-        SHORT,
-    ),
+    "siblings, residual is the target": (siblings_then_target, DISTINCT, SHORT),
+    "siblings, q not renormalised": (siblings_not_renormalised, DISTINCT, SHORT),
+    "siblings, as if independent": (siblings_as_if_independent, DISTINCT, SHORT),
     "traversal, weight by the refused": (traversal_by_the_refused, drawn, LONG),
-    "traversal, weight unchanged": (
-        traversal_unweighed,
-        drawn_tree(2, 2, distinct=True),
-        SHORT,
-    ),
-    **{
-        f"{name}, soft distribution of a chosen chain": (
-            RULES[name].verify,
-            chosen_as_if_drawn(1, 1, 1),
-            LONG,
-        )
-        for name in ("rejection", "block")
-    },
-    **{
-        f"{name}, unlikely draws dropped": (RULES[name].verify, dropped, LONG)
-        for name in RULES
-        if not RULES[name].shares_noise
-    },
-    **{
-        f"{name}, {policy} told of the draft token": (
-            RULES[name].verify,
-            ended_by_its_draft_token(policy),
-            LONG,
-        )
-        for name in RULES
-        for policy in POLICIES
-        if not RULES[name].shares_noise
-    },
-    **{
-        f"{name}, a schedule at once": (
-            RULES[name].verify,
-            scheduled_by_its_draft_tokens,
-            LONG,
-        )
-        for name in RULES
-        if not RULES[name].shares_noise
-    },
-    **{
-        f"{name}, soft distribution of chosen siblings": (
-            RULES[name].verify,
-            chosen_as_if_drawn(2, 2),
-            SHORT,
-        )
-        for name in TREE_RULES
-    },
-    **{
-        f"{name}, an unlikely sibling dropped": (
-            RULES[name].verify,
-            last_dropped(trees(name, 2)),
-            SINGLE,
-        )
-        for name in TREE_RULES
-    },
-    **{
-        f"{name}, twins dropped": (RULES[name].verify, twins_dropped, SINGLE)
-        for name in TREE_RULES
-        if RULES[name].lists == "independent"
-    },
+    "traversal, weight unchanged": (traversal_unweighed, DISTINCT, SHORT),
 }
+
+
+def add_biased(about: str, name: str, drafting: Drafting, world: World) -> None:
+    """Add a right rule whose drafts are wrong."""
+    BIASED[f"{name}, {about}"] = (RULES[name].verify, drafting, world)
+
+
+for name in ("rejection", "block"):
+    soft = chosen_as_if_drawn(1, 1, 1)
+    add_biased("soft distribution of a chosen chain", name, soft, LONG)
+for name in RULES:
+    if RULES[name].shares_noise:
+        continue
+    add_biased("unlikely draws dropped", name, dropped, LONG)
+    add_biased("a schedule at once", name, scheduled_by_its_draft_tokens, LONG)
+    for policy in POLICIES:
+        told = ended_by_its_draft_token(policy)
+        add_biased(f"{policy} told of the draft token", name, told, LONG)
+for name in TREE_RULES:
+    soft = chosen_as_if_drawn(2, 2)
+    add_biased("soft distribution of chosen siblings", name, soft, SHORT)
+    doubtful = last_dropped(trees(name, 2))
+    add_biased("an unlikely sibling dropped", name, doubtful, SINGLE)
+    if RULES[name].lists == "independent":
+        add_biased("twins dropped", name, twins_dropped, SINGLE)
 
 every_rule = pytest.mark.parametrize("name", RULES)
 every_draft = pytest.mark.parametrize("drafting", [drawn, chosen])
-every_tree = pytest.mark.parametrize("branching", TREES, ids=str)
 every_tree_rule = pytest.mark.parametrize("name", TREE_RULES)
 every_bias = pytest.mark.parametrize(
     ("verify", "drafting", "world"), BIASED.values(), ids=BIASED
@@ -345,16 +285,8 @@ every_bias = pytest.mark.parametrize(
 @every_draft
 @pytest.mark.parametrize("seed", range(3))
 def test_chains_exactly(name, drafting, seed):
-    rule = RULES[name]
-    assert (
-        bias(
-            rule.verify,
-            drafting,
-            World.random(seed, vocab=3, depth=3),
-            rule.shares_noise,
-        )
-        < EXACT
-    )
+    rule, world = RULES[name], World.random(seed, vocab=3, depth=3)
+    assert bias(rule.verify, drafting, world, rule.shares_noise) < EXACT
 
 
 @pytest.mark.sample(2)
@@ -362,38 +294,31 @@ def test_chains_exactly(name, drafting, seed):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_chains_that_end_by_a_policy_exactly(name, policy):
     rule, drafting = RULES[name], ended(POLICIES[policy])
-    assert len(set(drafting(LONG).draft.count.tolist())) > 1, (
-        "some chains must end and some must not"
-    )
+    # some chains must end and some must not
+    assert len(set(drafting(LONG).draft.count.tolist())) > 1
     assert bias(rule.verify, drafting, LONG, rule.shares_noise) < EXACT
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_match_is_exact_whatever_a_policy_is_told(policy):
-    rule = RULES["match"]
-    assert (
-        bias(rule.verify, ended_by_its_draft_token(policy), LONG, rule.shares_noise)
-        < EXACT
-    )
+    rule, drafting = RULES["match"], ended_by_its_draft_token(policy)
+    assert bias(rule.verify, drafting, LONG, rule.shares_noise) < EXACT
 
 
 @every_tree_rule
-@every_tree
-def test_trees_exactly(name, branching):
-    world = World.random(sum(branching), vocab=3, depth=len(branching))
-    assert (
-        bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
-    )
-
-
-@pytest.mark.slow
-@every_tree_rule
-@pytest.mark.parametrize("branching", [(2, 1, 1), (3, 1, 1)], ids=str)
-def test_deep_trees_exactly(name, branching):
-    world = World.random(8, vocab=3, depth=3)
-    assert (
-        bias(RULES[name].verify, trees(name, *branching), world, gumbel=False) < EXACT
-    )
+@pytest.mark.parametrize(
+    ("branching", "seed"),
+    [
+        *((branching, sum(branching)) for branching in TREES),
+        pytest.param((2, 1, 1), 8, marks=pytest.mark.slow),
+        pytest.param((3, 1, 1), 8, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_trees_exactly(name, branching, seed):
+    world = World.random(seed, vocab=3, depth=len(branching))
+    drafting = trees(name, *branching)
+    assert bias(RULES[name].verify, drafting, world, gumbel=False) < EXACT
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
@@ -422,16 +347,8 @@ def test_trees_in_samples(name):
     [(dropped, 3), (chosen_as_if_drawn(1, 1, 1), 3), (chosen_as_if_drawn(2, 1), 2)],
 )
 def test_match_is_exact_for_every_draft(drafting, depth):
-    rule = RULES["match"]
-    assert (
-        bias(
-            rule.verify,
-            drafting,
-            World.random(0, vocab=3, depth=depth),
-            rule.shares_noise,
-        )
-        < EXACT
-    )
+    rule, world = RULES["match"], World.random(0, vocab=3, depth=depth)
+    assert bias(rule.verify, drafting, world, rule.shares_noise) < EXACT
     world = World.random(7, vocab=4, depth=depth)
     assert surprise(rule.verify, drafting, world, rule.shares_noise) < 1
 
@@ -449,14 +366,7 @@ def test_bias_is_seen_in_samples(verify, drafting, world):
 
 
 @pytest.mark.parametrize("depth", [2, 3])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda distribution: distribution.argmax(),
-        lambda distribution: distribution.argmin(),
-    ],
-    ids=["from-likeliest", "to-unlikeliest"],
-)
+@pytest.mark.parametrize("change", [torch.argmax, torch.argmin])
 def test_chi_square_sees_the_smallest_bias(change, depth):
     distribution = plain_distribution(World.random(7, vocab=4, depth=depth))
     shifted = distribution.clone()
@@ -464,16 +374,8 @@ def test_chi_square_sees_the_smallest_bias(change, depth):
     shifted[distribution.argsort()[len(distribution) // 2]] -= VISIBLE
     rng = torch.Generator().manual_seed(1)
     assert (shifted > 0).all()
-    assert (
-        chi_square(
-            distribution.multinomial(ROWS, replacement=True, generator=rng),
-            distribution,
-        )
-        < 1
+    right, wrong = (
+        one.multinomial(ROWS, replacement=True, generator=rng)
+        for one in (distribution, shifted)
     )
-    assert (
-        chi_square(
-            shifted.multinomial(ROWS, replacement=True, generator=rng), distribution
-        )
-        > 1
-    )
+    assert chi_square(right, distribution) < 1 < chi_square(wrong, distribution)

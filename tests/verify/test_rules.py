@@ -28,16 +28,11 @@ def problem(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     """Ragged drafts, from nothing to full width, that resemble what the target says."""
     rng = torch.Generator().manual_seed(seed)
     weights = 2 * torch.randn(ROWS, DEPTH + 1, VOCAB, generator=rng)
-    distributions = (
-        weights[:, :-1] + 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)
-    ).softmax(-1)
-    tokens = (
-        distributions.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
-    )
-    draft = changed(
-        chain(tokens, distributions if with_probs else None),
-        count=torch.arange(ROWS) % (DEPTH + 1),
-    )
+    noise = 0.5 * torch.randn(ROWS, DEPTH, VOCAB, generator=rng)
+    q = (weights[:, :-1] + noise).softmax(-1)
+    tokens = q.flatten(0, 1).multinomial(1, generator=rng).reshape(ROWS, DEPTH)
+    count = torch.arange(ROWS) % (DEPTH + 1)
+    draft = changed(chain(tokens, q if with_probs else None), count=count)
     return weights, draft, random_noise(weights.shape, rng)
 
 
@@ -46,13 +41,9 @@ def forest(seed: int, with_probs: bool) -> tuple[torch.Tensor, Draft, Noise]:
     rng = torch.Generator().manual_seed(seed)
     nodes = 6
     weights = 2 * torch.randn(ROWS, nodes + 1, VOCAB, generator=rng)
-    parents = torch.stack(
-        [
-            torch.randint(-1, max(node, 1) - (node > 0), (ROWS,), generator=rng)
-            for node in range(nodes)
-        ],
-        1,
-    )
+    ends = [max(node, 1) - (node > 0) for node in range(nodes)]
+    above = [torch.randint(-1, end, (ROWS,), generator=rng) for end in ends]
+    parents = torch.stack(above, 1)
     parents[:, 0] = -1
     tokens = torch.zeros(ROWS, nodes, dtype=torch.long)
     distributions = torch.zeros(ROWS, nodes, VOCAB)
@@ -80,21 +71,34 @@ def assert_same(a: Verdict, b: Verdict) -> None:
     assert torch.equal(a.path, b.path)
 
 
+@every_probs
+@pytest.mark.parametrize(
+    ("seed", "name", "other"),
+    [
+        (21, "without-replacement", "rejection"),
+        (22, "specinfer", "rejection"),
+        (23, "kseq", "rejection"),
+        (24, "traversal", "block"),
+    ],
+)
+def test_a_chain_is_verified_as_by_a_rule_of_chains(seed, name, other, with_probs):
+    drafted = problem(seed, with_probs)
+    assert_same(RULES[name].verify(*drafted), RULES[other].verify(*drafted))
+
+
 def test_rules_are_found_by_name():
     assert all(rule(name) is RULES[name] and rule(name).name == name for name in RULES)
 
 
 def test_only_rules_that_share_noise_keep_the_text():
-    assert all(
-        (found.keeps == "same-text") == found.shares_noise for found in RULES.values()
-    )
+    for found in RULES.values():
+        assert (found.keeps == "same-text") == found.shares_noise
 
 
 def test_rules_that_share_noise_and_rules_for_chains_draw_no_independent_lists():
-    assert all(found.trees == (found.lists != "one") for found in RULES.values())
-    assert all(
-        found.lists != "independent" for found in RULES.values() if found.shares_noise
-    )
+    for found in RULES.values():
+        assert found.trees == (found.lists != "one")
+        assert found.lists != "independent" or not found.shares_noise
 
 
 @pytest.mark.parametrize("draws", [False, True])
@@ -117,9 +121,8 @@ def test_an_unknown_rule_names_its_neighbour_and_the_rest():
 
 def greedily(name, weights, draft, noise) -> torch.Tensor:
     """Return what "match" accepts where the likeliest token is certain: all rules do."""
-    certain = torch.full_like(weights, -torch.inf).scatter_(
-        2, weights.argmax(-1, keepdim=True), 0.0
-    )
+    likeliest = weights.argmax(-1, keepdim=True)
+    certain = torch.full_like(weights, -torch.inf).scatter_(2, likeliest, 0.0)
     expected = RULES["match"].verify(weights, draft, replace(noise, gumbel=None))
     assert_same(RULES[name].verify(certain, draft, noise), expected)
     return expected.accepted
@@ -151,24 +154,25 @@ def test_padding_never_matters(name, with_probs, garbage):
     weights, draft, noise = problem(3, with_probs)
     rng = torch.Generator().manual_seed(4)
     padded = torch.arange(DEPTH) >= draft.count[:, None]
-    junk = (
-        torch.randint(VOCAB, (ROWS, DEPTH), generator=rng)
-        if garbage == "random"
-        else torch.tensor(10**9)
-    )
-    number = 9.0 if garbage == "random" else torch.nan
+    junk, number = torch.tensor(10**9), torch.nan
+    if garbage == "random":
+        junk, number = torch.randint(VOCAB, (ROWS, DEPTH), generator=rng), 9.0
+    tokens = torch.where(padded, junk, draft.tokens)
+    check_padding(name, (weights, draft, noise), tokens, number)
+
+
+def check_padding(name, drafted, tokens, number):
+    """Check that a verdict does not depend on what lies beyond the draft tokens."""
+    weights, draft, noise = drafted
+    padded = torch.arange(draft.nodes) >= draft.count[:, None]
     after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
-    dirty = changed(
-        draft,
-        tokens=torch.where(padded, junk, draft.tokens),
-        parents=draft.parents.masked_fill(padded, -1),
-        probs=None
-        if draft.probs is None
-        else draft.probs.masked_fill(padded[..., None], number),
-    )
-    verdict = RULES[name].verify(
-        weights.masked_fill(after[..., None], number), dirty, noise
-    )
+    probs = draft.probs
+    if probs is not None:
+        probs = probs.masked_fill(padded[..., None], number)
+    parents = draft.parents.masked_fill(padded, -1)
+    dirty = changed(draft, tokens=tokens, parents=parents, probs=probs)
+    spoilt = weights.masked_fill(after[..., None], number)
+    verdict = RULES[name].verify(spoilt, dirty, noise)
     assert_same(verdict, RULES[name].verify(weights, draft, noise))
 
 
@@ -180,24 +184,17 @@ def test_row_does_not_depend_on_width_or_on_its_batch(name, with_probs):
     assert noise.gumbel is not None
     for row in range(2 * (DEPTH + 1)):
         one, width = slice(row, row + 1), int(draft.count[row])
-        alone = RULES[name].verify(
-            weights[one, : width + 1],
-            Draft.padded(
-                tokens=draft.tokens[one, :width],
-                parents=draft.parents[one, :width],
-                count=draft.count[one],
-                probs=None if draft.probs is None else draft.probs[one, :width],
-            ),
-            Noise(
-                noise.gumbel[one, : width + 1],
-                noise.accept[one, : width + 1],
-                noise.bonus[one, : width + 1],
-            ),
+        at = (one, slice(width + 1))
+        narrow = Draft.padded(
+            tokens=draft.tokens[one, :width],
+            parents=draft.parents[one, :width],
+            count=draft.count[one],
+            probs=None if draft.probs is None else draft.probs[one, :width],
         )
-        assert (alone.accepted, alone.bonus) == (
-            together.accepted[row],
-            together.bonus[row],
-        )
+        own = Noise(noise.gumbel[at], noise.accept[at], noise.bonus[at])
+        alone = RULES[name].verify(weights[at], narrow, own)
+        assert alone.accepted == together.accepted[row]
+        assert alone.bonus == together.bonus[row]
 
 
 @every_tree_rule
@@ -224,19 +221,8 @@ def test_path_leads_from_root_through_draft_tokens_in_use(name, with_probs):
 def test_padding_of_trees_never_matters(name, with_probs):
     weights, draft, noise = forest(10, with_probs)
     padded = torch.arange(draft.nodes) >= draft.count[:, None]
-    after = torch.cat((torch.zeros(ROWS, 1, dtype=torch.bool), padded), dim=1)
-    dirty = changed(
-        draft,
-        tokens=draft.tokens.masked_fill(padded, 10**9),
-        parents=draft.parents.masked_fill(padded, -1),
-        probs=None
-        if draft.probs is None
-        else draft.probs.masked_fill(padded[..., None], torch.nan),
-    )
-    verdict = RULES[name].verify(
-        weights.masked_fill(after[..., None], torch.nan), dirty, noise
-    )
-    assert_same(verdict, RULES[name].verify(weights, draft, noise))
+    tokens = draft.tokens.masked_fill(padded, 10**9)
+    check_padding(name, (weights, draft, noise), tokens, torch.nan)
 
 
 @every_tree_rule
@@ -249,12 +235,8 @@ def test_a_tree_does_not_depend_on_its_batch(name, with_probs):
         at = torch.tensor([row])
         own = Noise(noise.gumbel[at], noise.accept[at], noise.bonus[at])
         alone = RULES[name].verify(weights[at], repeat(draft, at), own)
-        assert_same(
-            alone,
-            Verdict.padded(
-                together.path[at], together.accepted[at], together.bonus[at]
-            ),
-        )
+        rows = together.path[at], together.accepted[at], together.bonus[at]
+        assert_same(alone, Verdict.padded(*rows))
 
 
 @every_rule
