@@ -9,6 +9,7 @@ import os
 import pytest
 from PIL import Image
 
+from asking import assistant, part, user
 from foreword import InvalidRequest
 from foreword.chats import conversation, image_of, image_reader, images_of
 from foreword.chats import images as limits
@@ -27,6 +28,9 @@ BASE64 = base64.b64encode(png()).decode()
 URL = f"data:image/png;base64,{BASE64}"
 
 
+SHOT = {"type": "image_url", "image_url": URL}
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "image.png"
@@ -34,53 +38,42 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        PICTURE,
-        png(),
-        BASE64,
-        URL,
-        {"type": "image", "image": PICTURE},
-        {"type": "image", "image": png()},
-        {"type": "image", "url": URL},
-        {"type": "image", "base64": BASE64},
-        {"type": "image_url", "image_url": {"url": URL}},
-        {"type": "image_url", "image_url": URL},
-        {"type": "input_image", "image_url": URL},
-        {
-            "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": BASE64},
-        },
-    ],
-    ids=[
-        "picture",
-        "bytes",
-        "base64",
-        "data URL",
-        "part: picture",
-        "part: bytes",
-        "part: URL",
-        "part: base64",
-        "OpenAI",
-        "OpenAI, short",
-        "responses",
-        "Anthropic",
-    ],
-)
+def shot(url: object) -> dict[str, object]:
+    return {"type": "image_url", "image_url": url}
+
+
+def source(**of: str) -> dict[str, object]:
+    """Return a part as clients of Anthropic write it."""
+    return {"type": "image", "source": of}
+
+
+ANTHROPIC = {"type": "base64", "media_type": "image/png", "data": BASE64}
+FORMS = {
+    "picture": PICTURE,
+    "bytes": png(),
+    "base64": BASE64,
+    "data URL": URL,
+    "part: picture": {"type": "image", "image": PICTURE},
+    "part: bytes": {"type": "image", "image": png()},
+    "part: URL": {"type": "image", "url": URL},
+    "part: base64": {"type": "image", "base64": BASE64},
+    "OpenAI": shot({"url": URL}),
+    "OpenAI, short": shot(URL),
+    "responses": {"type": "input_image", "image_url": URL},
+    "Anthropic": source(**ANTHROPIC),
+}
+
+
+@pytest.mark.parametrize("part", FORMS.values(), ids=FORMS)
 def test_every_form_gives_the_same_picture(part):
     for files in (True, False):
         assert image_of(part, files=files).tobytes() == PICTURE.tobytes()
 
 
 def test_a_path_is_read_unless_files_are_refused(file):
-    for part in (
-        file,
-        str(file),
-        {"type": "image", "image": str(file)},
-        {"type": "image", "path": file},
-    ):
-        assert image_of(part).tobytes() == PICTURE.tobytes()
+    named = {"type": "image", "image": str(file)}
+    for form in (file, str(file), named, {"type": "image", "path": file}):
+        assert image_of(form).tobytes() == PICTURE.tobytes()
         with pytest.raises(InvalidRequest, match=r"cannot read an image"):
             image_of(part, files=False)
 
@@ -92,11 +85,8 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
     upright = image_of(png(turned, "JPEG", exif=exif))
     upright.load()
     assert (upright.size, upright.mode) == ((24, 40), "RGB")
-    assert (
-        image_of(png(PICTURE.convert("RGBA"))).mode
-        == image_of(PICTURE.convert("L")).mode
-        == "RGB"
-    )
+    assert image_of(png(PICTURE.convert("RGBA"))).mode == "RGB"
+    assert image_of(PICTURE.convert("L")).mode == "RGB"
 
 
 @pytest.mark.parametrize(
@@ -111,18 +101,9 @@ def test_a_picture_is_turned_upright_and_loses_its_alpha():
         ("data:image/png,abc", "not in base64"),
         ("https://example.org/a.png", "nothing is loaded from the network"),
         ("HTTP://example.org/a.png", "nothing is loaded from the network"),
-        (
-            {"type": "image_url", "image_url": {"url": "http://localhost/a.png"}},
-            "nothing is loaded from the network",
-        ),
-        (
-            {"type": "image", "source": {"type": "url", "url": "https://example.org"}},
-            "nothing is loaded from",
-        ),
-        (
-            {"type": "image", "source": {"type": "file", "file_id": "7"}},
-            "is not served",
-        ),
+        (shot({"url": "http://localhost/a.png"}), "nothing is loaded from the network"),
+        (source(type="url", url="https://example.org"), "nothing is loaded from"),
+        (source(type="file", file_id="7"), "is not served"),
         ({"type": "image"}, "its part holds none"),
         ({"type": "image", "image": 7}, "it is given as 7"),
         (None, "it is given as None"),
@@ -155,9 +136,7 @@ def test_small_file_of_a_huge_image_is_refused_undecoded():
 )
 def test_sides_are_bounded_before_pixels_are_decoded(size, why):
     damaged = png(Image.new("1", size))[:60]
-    with pytest.raises(
-        InvalidRequest, match=f"it has {size[0]} × {size[1]} pixels, and"
-    ):
+    with pytest.raises(InvalidRequest, match=f"has {size[0]} × {size[1]} pixels, and"):
         image_of(damaged)
     with pytest.raises(InvalidRequest, match=why):
         image_of(Image.new("1", size))
@@ -200,24 +179,15 @@ def test_a_prompt_holds_so_many_images():
 
 
 def test_images_stay_in_place_and_in_messages_of_users():
-    content = [
-        {"type": "text", "text": "a"},
-        {"type": "image_url", "image_url": URL},
-        {"type": "text", "text": "b"},
-    ]
+    content = [part("a"), SHOT, part("b")]
     turns = conversation([{"role": "user", "content": content}], image_reader())
     assert [part["type"] for part in turns[0]["content"]] == ["text", "image", "text"]
     assert images_of(turns) == 1
     for role in ("system", "assistant"):
-        with pytest.raises(
-            InvalidRequest, match=f"of the role '{role}' holds no images"
-        ):
+        with pytest.raises(InvalidRequest, match=f"role '{role}' holds no images"):
             conversation([{"role": role, "content": content}], image_reader())
     with pytest.raises(InvalidRequest, match="type 'image_url' is not served"):
         conversation([{"role": "user", "content": content}])
-
-
-SHOT = {"type": "image_url", "image_url": URL}
 
 
 def result(*parts: object, call: str = "a") -> dict[str, object]:
@@ -225,60 +195,46 @@ def result(*parts: object, call: str = "a") -> dict[str, object]:
 
 
 def test_images_of_a_tool_come_before_the_next_words_of_the_user():
-    said = {"type": "text", "text": "done"}
-    question = {"role": "user", "content": "What is it?"}
-    first, second, asked = conversation(
-        [result(said, SHOT), result(SHOT, call="b"), question], image_reader()
-    )
-    assert (first["content"], second["content"]) == (
-        "done\n[its image follows]",
-        "[its image follows]",
-    )
+    results = [result(part("done"), SHOT), result(SHOT, call="b")]
+    turns = conversation([*results, user("What is it?")], image_reader())
+    first, second, asked = turns
+    assert first["content"] == "done\n[its image follows]"
+    assert second["content"] == "[its image follows]"
     kinds = [part["type"] for part in asked["content"]]
     assert kinds == ["image", "image", "text"]
-    assert asked["content"][-1] == {"type": "text", "text": "What is it?"}
+    assert asked["content"][-1] == part("What is it?")
 
 
-@pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "A cat."}]])
+@pytest.mark.parametrize("after", [[], [assistant("A cat.")]])
 def test_images_of_a_tool_have_a_message_of_their_own_without_such_words(after):
     turns = conversation([result(SHOT), *after], image_reader())
-    assert [turn["role"] for turn in turns] == [
-        "tool",
-        "user",
-        *(one["role"] for one in after),
-    ]
+    roles = [turn["role"] for turn in turns]
+    assert roles == ["tool", "user", *(turn["role"] for turn in after)]
     assert [part["type"] for part in turns[1]["content"]] == ["image"]
 
 
 def test_a_line_of_text_stands_for_the_image_of_a_tool():
-    (blind,) = conversation([result({"type": "text", "text": "shot"}, SHOT)])
+    (blind,) = conversation([result(part("shot"), SHOT)])
     assert blind["content"] == "shot\n[an image, which this model cannot see]"
-    far = {"type": "image_url", "image_url": "https://somewhere/a.png"}
-    (unread,) = conversation([result(far)], image_reader())
+    far = result(shot("https://somewhere/a.png"))
+    (unread,) = conversation([far], image_reader())
     assert unread["content"] == blind["content"].removeprefix("shot\n")
 
 
 def test_a_long_thread_forgets_the_oldest_images_of_tools():
-    asked = {"role": "user", "content": [SHOT]}
-    shots = [
-        result({"type": "text", "text": str(number)}, SHOT)
-        for number in range(limits.MOST_IMAGES + 1)
-    ]
-    turns = conversation([asked, *shots], image_reader())
+    numbers = range(limits.MOST_IMAGES + 1)
+    shots = [result(part(str(number)), SHOT) for number in numbers]
+    turns = conversation([user([SHOT]), *shots], image_reader())
     assert images_of(turns) == limits.MOST_IMAGES
     texts = [turn["content"] for turn in turns if turn["role"] == "tool"]
-    assert texts[:3] == [
-        "0\n[an earlier image]",
-        "1\n[an earlier image]",
-        "2\n[its image follows]",
-    ]
+    assert texts[:2] == ["0\n[an earlier image]", "1\n[an earlier image]"]
+    assert texts[2] == "2\n[its image follows]"
 
 
 def test_parts_of_another_host_are_text_in_what_assistants_and_tools_said():
     audio = {"type": "output_audio", "transcript": "hello", "data": "A" * 9000}
-    shown = (
-        '[output_audio] {"transcript": "hello", "data": "[9000 characters of data]"}'
-    )
+    data = "[9000 characters of data]"
+    shown = f'[output_audio] {{"transcript": "hello", "data": "{data}"}}'
     for role in ("assistant", "tool"):
         (turn,) = conversation([{"role": role, "content": [audio]}])
         assert turn["content"] == shown

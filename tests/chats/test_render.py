@@ -13,6 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 import starter
+from asking import assistant, called, part, system, tool_result, user
 from foreword import LLM, InvalidRequest
 from foreword.api.requests import Requests
 from foreword.chats import functions_of, instruction
@@ -28,18 +29,14 @@ from foreword.server.output import (
 from outputs import CITY, TOOLS, WEATHER, calls, parsed
 
 HERE = Path(__file__).parent / "templates"
-QUESTION = {"role": "user", "content": "How is Paris?"}
+QUESTION = user("How is Paris?")
 ID = "call_abcdefghijklmnopqrstuvwx"
 ARGUMENTS = {"city": "Paris", "days": 3}
-CALL = {
-    "id": ID,
-    "type": "function",
-    "function": {"name": "get_weather", "arguments": json.dumps(ARGUMENTS)},
-}
-CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-RESULT = {"role": "tool", "tool_call_id": ID, "content": "17"}
+CALL = called(ID, "get_weather", **ARGUMENTS)
+CALLED = assistant(None, tool_calls=[CALL])
+RESULT = tool_result(ID, "17")
 CHAT = [QUESTION, CALLED, RESULT]
-SYSTEM = {"role": "system", "content": "Be brief."}
+SYSTEM = system("Be brief.")
 
 
 @cache
@@ -80,9 +77,8 @@ def test_the_format_of_a_template_is_found(name, format):
 
 
 def test_template_without_tools_is_generic():
-    assert (
-        format_of(None).name == format_of("{{ messages[0].content }}").name == "generic"
-    )
+    assert format_of(None).name == "generic"
+    assert format_of("{{ messages[0].content }}").name == "generic"
     assert format_of(llm().tokenizer.chat_template).name == "generic"
     assert format_of(template("texts")).name == "generic"
     assert format_of("{{ tools }}<tool_call>{{ name }}<arg_key>").name == "glm"
@@ -127,24 +123,21 @@ def test_a_call_is_shown_as_the_model_wrote_it(use, name, format):
 
 
 def test_arguments_may_be_a_dict_already(use):
-    called = {
-        "role": "assistant",
-        "tool_calls": [{"function": {"name": "get_weather", "arguments": ARGUMENTS}}],
-    }
-    assert use("qwen", [QUESTION, called]) == use("qwen", [QUESTION, CALLED])
-    empty = {
-        "role": "assistant",
-        "tool_calls": [{"function": {"name": "get", "arguments": ""}}],
-    }
-    assert '{"name": "get", "arguments": {}}' in use("qwen", [QUESTION, empty])
+    turns = [
+        {"role": "assistant", "tool_calls": [{"function": function}]}
+        for function in (
+            {"name": "get_weather", "arguments": ARGUMENTS},
+            {"name": "get", "arguments": ""},
+        )
+    ]
+    assert use("qwen", [QUESTION, turns[0]]) == use("qwen", [QUESTION, CALLED])
+    assert '{"name": "get", "arguments": {}}' in use("qwen", [QUESTION, turns[1]])
 
 
 def test_a_template_that_wants_text_gets_the_arguments_as_text(use):
     prompt = use("texts", CHAT, TOOLS)
-    assert (
-        f"<|call|>get_weather\n{json.dumps(ARGUMENTS)}<|end|><|result|>get_weather\n17<|end|>"
-        in prompt
-    )
+    assert f"<|call|>get_weather\n{json.dumps(ARGUMENTS)}<|end|>" in prompt
+    assert "<|end|><|result|>get_weather\n17<|end|>" in prompt
 
 
 def test_ids_are_shortened_for_templates_that_demand_it(use):
@@ -152,28 +145,18 @@ def test_ids_are_shortened_for_templates_that_demand_it(use):
     short = prompt.partition('"id": "')[2][:9]
     assert short.isalnum()
     assert f'"call_id": "{short}"' in prompt
-    own = [
-        QUESTION,
-        {**CALLED, "tool_calls": [{**CALL, "id": "a1B2c3D4e"}]},
-        {**RESULT, "tool_call_id": "a1B2c3D4e"},
-    ]
-    assert '"call_id": "a1B2c3D4e"' in use("mistral", own, TOOLS)
+    calls = [{**CALL, "id": "a1B2c3D4e"}]
+    turns = [assistant(None, tool_calls=calls), tool_result("a1B2c3D4e", "17")]
+    assert '"call_id": "a1B2c3D4e"' in use("mistral", [QUESTION, *turns], TOOLS)
 
 
 def test_calls_are_rendered_one_by_one_where_several_are_refused(use):
     other = {"id": "other", "function": {"name": "get", "arguments": "{}"}}
     several = [QUESTION, {**CALLED, "tool_calls": [CALL, other]}]
-    results = [{"role": "tool", "tool_call_id": "other", "content": "nothing"}, RESULT]
+    results = [tool_result("other", "nothing"), RESULT]
     prompt = use("llama", [SYSTEM, *several, *results], TOOLS)
-    order = [
-        prompt.find(text)
-        for text in (
-            '{"name": "get_weather", "p',
-            '"17"',
-            '{"name": "get", "p',
-            '"nothing"',
-        )
-    ]
+    shown = ('{"name": "get_weather", "p', '"17"', '{"name": "get", "p', '"nothing"')
+    order = [prompt.find(text) for text in shown]
     assert order == sorted(order)
     assert -1 not in order
     assert prompt.count('"17"') == prompt.count('"nothing"') == 1
@@ -195,26 +178,24 @@ def test_developer_is_the_system_unless_the_template_has_one(use, monkeypatch):
     developer = {"role": "developer", "content": "Be brief."}
     assert use("qwen", [developer, QUESTION]) == use("qwen", [SYSTEM, QUESTION])
     assert use(None, [developer, QUESTION]) == use(None, [SYSTEM, QUESTION])
-    knowing = (
-        "{% for m in messages %}{% if m.role == 'developer' %}D:{% endif %}{{ "
-        "m.content }}{% endfor %}"
-    )
+    shown = "{% if m.role == 'developer' %}D:{% endif %}{{ m.content }}"
+    knowing = "{% for m in messages %}" + shown + "{% endfor %}"
     monkeypatch.setattr(llm().tokenizer, "chat_template", knowing)
     assert use(None, [developer]) == "D:Be brief."
 
 
+CONTINUED = {"continue_final_message": True}
+
+
 def test_options_reach_the_template(use):
-    assert use("qwen", [QUESTION]).endswith("<|im_start|>assistant\n")
-    assert use("qwen", [QUESTION], None, {"enable_thinking": False}).endswith(
-        "<think>\n\n</think>\n\n"
-    )
-    assert use("qwen", [QUESTION], None, {"add_generation_prompt": False}).endswith(
-        "<|im_end|>\n"
-    )
-    begun = [QUESTION, {"role": "assistant", "content": "It is"}]
-    assert use("qwen", begun, None, {"continue_final_message": True}).endswith(
-        "assistant\nIt is"
-    )
+    for options, end in (
+        (None, "<|im_start|>assistant\n"),
+        ({"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ({"add_generation_prompt": False}, "<|im_end|>\n"),
+    ):
+        assert use("qwen", [QUESTION], None, options).endswith(end)
+    begun = use("qwen", [QUESTION, assistant("It is")], None, CONTINUED)
+    assert begun.endswith("assistant\nIt is")
 
 
 def test_the_prompt_tells_whether_reasoning_is_open(use):
@@ -224,38 +205,27 @@ def test_the_prompt_tells_whether_reasoning_is_open(use):
     assert not tags.opened_by(use("qwen", [QUESTION], None, {"enable_thinking": False}))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "options",
+    ("options", "words"),
     [
-        {"tokenize": False},
-        {"chat_template": "{{ 1 }}"},
-        {"tools": []},
-        {"return_dict": False},
+        ({"tokenize": False}, "cannot give the chat template the option"),
+        ({"chat_template": "{{ 1 }}"}, "cannot give the chat template the option"),
+        ({"tools": []}, "cannot give the chat template the option"),
+        ({"return_dict": False}, "cannot give the chat template the option"),
+        ([], "cannot read template options"),
+        ("a", "cannot read template options"),
+        ({1: 2}, "cannot read template options"),
     ],
 )
-def test_options_of_ours_are_refused(options):
-    with pytest.raises(InvalidRequest, match="cannot give the chat template the"):
-        llm().render([QUESTION], None, options)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("options", [[], "a", {1: 2}])
-def test_what_is_no_options_is_refused(options):
-    with pytest.raises(InvalidRequest, match="cannot read template options"):
+def test_wrong_options_are_refused(options, words):
+    with pytest.raises(InvalidRequest, match=words):
         llm().render([QUESTION], None, options)
 
 
 def test_a_template_without_tools_gets_them_as_text(use):
-    prompt = use(
-        None,
-        [
-            SYSTEM,
-            *CHAT,
-            {"role": "tool", "content": "18"},
-            {"role": "user", "content": "And now?"},
-        ],
-        TOOLS,
-    )
+    more = [{"role": "tool", "content": "18"}, user("And now?")]
+    prompt = use(None, [SYSTEM, *CHAT, *more], TOOLS)
     asked = instruction(functions_of(TOOLS))
     assert json.dumps(CITY) in asked
     assert prompt.startswith(
@@ -263,9 +233,8 @@ def test_a_template_without_tools_gets_them_as_text(use):
         "Paris?<|end|>\n<|assistant|>\n"
     )
     shown = prompt.partition("How is Paris?")[2]
-    assert calls(parsed("generic", [shown])) == (
-        ("get_weather", json.dumps(ARGUMENTS)),
-    )
+    (call,) = calls(parsed("generic", [shown]))
+    assert call == ("get_weather", json.dumps(ARGUMENTS))
     assert (
         '<|user|>\n{"result of": "get_weather", "result": "17"}\n{"result": '
         '"18"}<|end|>\n<|user|>\nAnd now?' in shown
@@ -276,22 +245,19 @@ def test_a_template_without_tools_gets_them_as_text(use):
 
 def test_of_several_templates_the_one_for_tools_is_used(use, monkeypatch):
     plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    monkeypatch.setattr(
-        llm().tokenizer,
-        "chat_template",
-        {"default": plain, "tool_use": template("qwen")},
-    )
+    both = {"default": plain, "tool_use": template("qwen")}
+    monkeypatch.setattr(llm().tokenizer, "chat_template", both)
     assert use(None, [QUESTION]) == "How is Paris?"
     assert "<tools>" in use(None, [QUESTION], TOOLS)
 
 
 def test_parts_of_text_are_joined(use):
-    parts = [{"type": "text", "text": "How is"}, {"type": "text", "text": "Paris?"}]
-    assert "How is\nParis?" in use("qwen", [{"role": "user", "content": parts}])
+    parts = [part("How is"), part("Paris?")]
+    assert "How is\nParis?" in use("qwen", [user(parts)])
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    ("other", "message"),
     [
         ({"type": "image_url", "image_url": {"url": "x"}}, "it reads text only"),
         ({"type": "input_audio"}, "a part of type 'input_audio' is not served"),
@@ -299,9 +265,9 @@ def test_parts_of_text_are_joined(use):
         ("Hi", 'must be {"type": "text"'),
     ],
 )
-def test_other_parts_are_refused_by_name(part, message):
+def test_other_parts_are_refused_by_name(other, message):
     with pytest.raises(InvalidRequest, match=message):
-        llm().render([QUESTION, {"role": "user", "content": [part]}])
+        llm().render([QUESTION, user([other])])
 
 
 @pytest.mark.parametrize(
@@ -316,10 +282,8 @@ def test_other_parts_are_refused_by_name(part, message):
     ],
 )
 def test_an_assistants_message_may_have_no_content(message, content):
-    again = {"role": "user", "content": "Why?"}
-    expected = llm().render(
-        [QUESTION, {"role": "assistant", "content": content}, again]
-    )
+    again = user("Why?")
+    expected = llm().render([QUESTION, assistant(content), again])
     assert llm().render([QUESTION, {"role": "assistant", **message}, again]) == expected
 
 
@@ -441,7 +405,7 @@ def test_sanitized_chats_without_control_tokens_stay_equal(clean, name):
 
 @pytest.mark.parametrize("name", [*FORMATS, "texts", None])
 def test_sanitized_templates_write_their_control_tokens(clean, name):
-    plain = {"role": "user", "content": "a b"}
+    plain = user("a b")
     before = clean([plain], name)[0]
     found, given = clean([{**plain, "content": f"a{control()}b"}], name)
     token = llm().tokenizer.eos_token_id
@@ -481,7 +445,7 @@ def test_cut_arguments_are_what_they_hold_so_far(text):
 def test_a_call_that_was_cut_comes_back_as_it_is(use, name):
     function = {"name": "write", "arguments": CUT}
     call = {"id": "a1B2c3D4e", "type": "function", "function": function}
-    chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    chat = [QUESTION, assistant("", tool_calls=[call])]
     done = {"role": "tool", "tool_call_id": "a1B2c3D4e", "content": "cut off"}
     text = use(name, [*chat, done, QUESTION])
     shown = CUT if name == "texts" else "The riv"

@@ -39,14 +39,12 @@ KINDS = (
 def requests(*traced: bool, **params: object) -> list[Case]:
     """One request of each kind, with or without a trace."""
     values = {"max_tokens": 14, "ignore_eos": True} | params
-    return [
-        Case(
-            prompt, SamplingParams(**({"seed": number, "trace": flag} | kind | values))
-        )
-        for number, (prompt, kind, flag) in enumerate(
-            zip(prompts(), KINDS, traced, strict=False)
-        )
-    ]
+    rows = zip(prompts(), KINDS, traced, strict=False)
+    found = []
+    for seed, (prompt, kind, trace) in enumerate(rows):
+        options = dict(seed=seed, trace=trace) | kind | values
+        found.append(Case(prompt, SamplingParams(**options)))
+    return found
 
 
 def rounds(answer: Answer) -> list[Round]:
@@ -57,10 +55,8 @@ def rounds(answer: Answer) -> list[Round]:
 
 def run(make, budget=6, asked=None, **options: object) -> list[Answer]:
     made = make if isinstance(make, Drafter) else drafter(make, DTYPE)
-    return finish(
-        engine(target(DTYPE), made, budget, **options),
-        asked or requests(True, True, True),
-    )
+    loop = engine(target(DTYPE), made, budget, **options)
+    return finish(loop, asked or requests(True, True, True))
 
 
 @pytest.mark.sample(5)
@@ -75,9 +71,8 @@ def test_a_trace_never_changes_the_text(rule, name):
     for flags in ((True, True, True), (False, True, False)):
         got = run(name, asked=requests(*flags), rule=rule)
         assert [answer.said for answer in got] == [answer.said for answer in want]
-        assert [answer.sequence.stats.accepted for answer in got] == [
-            one.sequence.stats.accepted for one in want
-        ]
+        counts = [[one.sequence.stats.accepted for one in each] for each in (got, want)]
+        assert counts[0] == counts[1]
         assert [answer.deltas[0].round is not None for answer in got] == list(flags)
 
 
@@ -92,23 +87,16 @@ def test_a_round_agrees_with_its_delta(name, rule):
             assert one.tokens == list(delta.tokens)
             assert one.pieces == delta.pieces
             assert len(one.draft) == delta.drafted <= one.budget
-            assert delta.origins.count("accepted") == min(
-                len(one.accepted), len(one.pieces)
-            )
+            accepted = min(len(one.accepted), len(one.pieces))
+            assert delta.origins.count("accepted") == accepted
             assert (one.undrafted is None) == bool(one.draft)
-            assert all(
-                -1 <= node.parent < number for number, node in enumerate(one.draft)
-            )
-            assert [one.draft[node].parent for node in one.accepted] == [
-                -1,
-                *one.accepted,
-            ][: len(one.accepted)]
+            for number, node in enumerate(one.draft):
+                assert -1 <= node.parent < number
+            parents = [one.draft[node].parent for node in one.accepted]
+            assert parents == [-1, *one.accepted][: len(parents)]
             for parent in range(-1, len(one.draft)):
-                children = {
-                    node.token: node.target_prob
-                    for node in one.draft
-                    if node.parent == parent
-                }
+                below = [node for node in one.draft if node.parent == parent]
+                children = {node.token: node.target_prob for node in below}
                 assert 0 <= sum(children.values()) <= 1.0001
 
 
@@ -116,27 +104,17 @@ def test_a_round_agrees_with_its_delta(name, rule):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("rule", ["match", "traversal"])
 def test_target_probabilities_are_of_the_sampled_distribution(kind, rule):
-    asked = [
-        Case(
-            prompts()[1],
-            SamplingParams(max_tokens=12, ignore_eos=True, seed=1, trace=True, **kind),
-        )
-    ]
+    options = dict(max_tokens=12, ignore_eos=True, seed=1, trace=True)
+    asked = [Case(prompts()[1], SamplingParams(**options, **kind))]
     (answer,) = run("lm", asked=asked, rule=rule)
     sequence, said = answer.sequence, 0
     for one in rounds(answer):
         text = sequence.tokens[: sequence.prompt + said]
-        paths = DraftTree(
-            [node.token for node in one.draft], [node.parent for node in one.draft]
-        ).paths
+        tokens = [node.token for node in one.draft]
+        paths = DraftTree(tokens, [node.parent for node in one.draft]).paths
         given = [(node.parent, node.token, node.target_prob) for node in one.draft]
-        given.append(
-            (
-                one.accepted[-1] if one.accepted else -1,
-                one.added.token,
-                one.added.target_prob,
-            )
-        )
+        last = one.accepted[-1] if one.accepted else -1
+        given.append((last, one.added.token, one.added.target_prob))
         for parent, token, found in given:
             path = paths[parent + 1]
             before = Request(0, text, sequence.prompt, sequence.params, seed=0)
@@ -165,9 +143,8 @@ def test_draft_probabilities_are_those_of_a_token_after_its_parent():
     assert [node.draft_prob for node in rounds(answer)[0].draft] == [0.5, 0.25, 0.25]
     q = torch.zeros(1, 2, target(DTYPE).vocab)
     q[0, 0, 5], q[0, 0, 9], q[0, 1, 6] = 0.75, 0.25, 1.0
-    (answer,) = run(
-        Stated(Draft([DraftTree([5, 6], [-1, 0])], q)), asked=asked, rule="block"
-    )
+    drawn = Draft([DraftTree([5, 6], [-1, 0])], q)
+    (answer,) = run(Stated(drawn), asked=asked, rule="block")
     assert [node.draft_prob for node in rounds(answer)[0].draft] == [0.75, 1.0]
     (answer,) = run(Stated(Draft([DraftTree([5, 6], [-1, 0])])), asked=asked)
     assert [node.draft_prob for node in rounds(answer)[0].draft] == [None, None]
@@ -178,10 +155,8 @@ def test_the_added_token_is_a_bonus_a_correction_or_plain():
     truth = known(plain(target(DTYPE), asked))
     for spoilt, kind in ((0.0, "bonus"), (1.0, "correction")):
         answers = run(Foresight(truth, spoilt=spoilt), asked=asked)
-        found = {
-            one.added.kind for answer in answers for one in rounds(answer) if one.draft
-        }
-        assert found == {kind}
+        every = [one for answer in answers for one in rounds(answer)]
+        assert {one.added.kind for one in every if one.draft} == {kind}
     found = {one.added.kind for answer in run("none") for one in rounds(answer)}
     assert found == {"plain"}
 
@@ -198,17 +173,12 @@ def test_answer_may_end_inside_the_accepted_path():
 
 
 def test_texts_of_tokens_join_to_the_text_of_the_path():
-    for answer in run(
-        "lm", asked=requests(True, True, True, skip_special_tokens=False)
-    ):
-        shown = "".join(
-            text
-            for one in rounds(answer)
-            for text in [
-                *(one.draft[node].text for node in one.accepted),
-                one.added.text,
-            ][: len(one.pieces)]
-        )
+    asked = requests(True, True, True, skip_special_tokens=False)
+    for answer in run("lm", asked=asked):
+        shown = ""
+        for one in rounds(answer):
+            texts = [one.draft[node].text for node in one.accepted]
+            shown += "".join([*texts, one.added.text][: len(one.pieces)])
         assert shown == answer.text
 
 
@@ -217,6 +187,9 @@ class Drops(FixedBudget):
 
     def trim(self, draft: Draft) -> Draft:
         return draft.pruned([[] for _ in draft.trees])
+
+
+BROKE = f"{REASONS['failed']} RuntimeError: it broke"
 
 
 def raises(batch, nodes):
@@ -243,36 +216,28 @@ def test_a_round_without_a_draft_has_a_reason(reason, make, budget, params):
 
 def test_a_drafter_that_failed_is_a_reason_with_its_error():
     asked = requests(True)
-    broken = Breaking(
-        known(plain(target(DTYPE), asked)), raises, where="propose", after=1
-    )
+    truth = known(plain(target(DTYPE), asked))
+    broken = Breaking(truth, raises, where="propose", after=1)
     with pytest.warns(RuntimeWarning, match="the drafter failed"):
         (answer,) = run(broken, 2, asked)
     assert rounds(answer)[0].draft
     assert {one.undrafted.reason for one in rounds(answer)[1:]} == {"failed"}
-    assert (
-        rounds(answer)[1].undrafted.text
-        == f"{REASONS['failed']} RuntimeError: it broke"
-    )
+    assert rounds(answer)[1].undrafted.text == BROKE
 
 
 def test_drafter_that_fails_in_batches_is_a_reason():
     class Alone(Foresight):
         def propose(self, batch, nodes):
-            return (
-                super().propose(batch, nodes)
-                if len(batch) == 1
-                else raises(batch, nodes)
-            )
+            if len(batch) > 1:
+                raises(batch, nodes)
+            return super().propose(batch, nodes)
 
     # a third fault would pause the drafter, and warn again
     asked = requests(True, True, max_tokens=2)
     with pytest.warns(RuntimeWarning, match="is off for one round"):
         answers = run(Alone(known(plain(target(DTYPE), asked))), 2, asked)
     first = [rounds(answer)[0].undrafted for answer in answers]
-    assert [one.text for one in first] == [
-        f"{REASONS['failed']} RuntimeError: it broke"
-    ] * 2
+    assert [one.text for one in first] == [BROKE] * 2
 
 
 def test_a_backend_that_verifies_no_draft_tokens_is_a_reason():
@@ -293,9 +258,8 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
         stats, first = answer.sequence.stats, rounds(answer)[0]
         assert first.prefill_ms == pytest.approx(1000 * stats.prefill, rel=1e-4)
         assert 0 < first.prefill_tokens == stats.prefill_tokens < len(request.prompt)
-        assert {(one.prefill_tokens, one.prefill_ms) for one in rounds(answer)[1:]} == {
-            (0, 0.0)
-        }
+        for one in rounds(answer)[1:]:
+            assert (one.prefill_tokens, one.prefill_ms) == (0, 0.0)
         for step in ("propose", "score", "verify", "commit"):
             steps = [getattr(one, f"{step}_ms") for one in rounds(answer)]
             assert sum(steps) == pytest.approx(1000 * getattr(stats, step), rel=1e-3)
@@ -303,37 +267,28 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
     alone = rounds(run("lm", 4, asked[:1])[0])
     assert [one.sequences for one in alone] == [1] * len(alone)
     assert alone[0].prompt_rows == len(asked[0].prompt)
-    assert [one.rows - one.prompt_rows - len(one.draft) for one in alone] == [
-        0,
-        *[1] * (len(alone) - 1),
-    ]
+    others = [one.rows - one.prompt_rows - len(one.draft) for one in alone]
+    assert others == [0] + [1] * (len(alone) - 1)
 
 
 @pytest.mark.parametrize(("make", "nodes"), [("lm", 1), ("lm", 5), ("ngram", 5)])
 def test_the_statistics_are_those_of_the_rounds(make, nodes):
     for answer in run(make, nodes):
-        stats, drafting = (
-            answer.sequence.stats,
-            [one for one in rounds(answer) if one.draft],
-        )
+        stats, every = answer.sequence.stats, rounds(answer)
+        drafting = [one for one in every if one.draft]
         assert stats.drafting_rounds == len(drafting)
         counts = Counter(len(one.accepted) for one in drafting)
-        assert stats.accepted_counts == [
-            counts[count] for count in range(len(stats.drafted_at) + 1)
-        ]
-        assert stats.undrafted == Counter(
-            one.undrafted.reason for one in rounds(answer) if one.undrafted
-        )
+        lengths = range(len(stats.drafted_at) + 1)
+        assert stats.accepted_counts == [counts[length] for length in lengths]
+        reasons = [one.undrafted.reason for one in every if one.undrafted]
+        assert stats.undrafted == Counter(reasons)
         assert sum(stats.undrafted.values()) == stats.rounds - stats.drafting_rounds
 
 
 def test_statistics_without_a_draft_are_empty():
     stats = run("none", 0, requests(False))[0].sequence.stats
-    assert (stats.drafting_rounds, stats.accepted_counts, stats.undrafted) == (
-        0,
-        [],
-        {"method": stats.rounds},
-    )
+    assert (stats.drafting_rounds, stats.accepted_counts) == (0, [])
+    assert stats.undrafted == {"method": stats.rounds}
 
 
 def test_a_path_on_which_a_processor_fails_has_no_probability():
@@ -342,9 +297,8 @@ def test_a_path_on_which_a_processor_fails_has_no_probability():
             raise ValueError("5 is not to be read")
         return scores
 
-    asked = requests(
-        True, temperature=1.0, max_tokens=4, processors=(fails_after_five,)
-    )[:1]
+    options = dict(temperature=1.0, max_tokens=4, processors=(fails_after_five,))
+    asked = requests(True, **options)
     tree = DraftTree([5, 6, 7], [-1, 0, -1], [0.5, 0.25, 0.25])
     (answer,) = run(Stated(Draft([tree])), asked=asked)
     first = rounds(answer)[0].draft
@@ -354,10 +308,7 @@ def test_a_path_on_which_a_processor_fails_has_no_probability():
 def test_trees_are_traced_as_trees():
     asked = requests(True, True, True)
     answers = run(RandomTree(known(plain(target(DTYPE), asked)), spoilt=0.3), 8, asked)
-    shapes = [
-        [node.parent for node in one.draft]
-        for answer in answers
-        for one in rounds(answer)
-    ]
+    every = [one for answer in answers for one in rounds(answer)]
+    shapes = [[node.parent for node in one.draft] for one in every]
     assert any(shape != list(range(-1, len(shape) - 1)) for shape in shapes)
     assert sum(len(one.accepted) for answer in answers for one in rounds(answer)) > 0

@@ -8,32 +8,19 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import pair
+import tiny_models
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.structured import matcher
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"ok": {"type": "boolean"}},
-    "required": ["ok"],
-}
-TAG = {
-    "type": "structural_tag",
-    "format": {
-        "type": "tag",
-        "begin": "<call>",
-        "content": {
-            "type": "json_schema",
-            "json_schema": SCHEMA,
-            "max_whitespace_cnt": 1,
-        },
-        "end": "</call>",
-    },
-}
+SCHEMA = dict(type="object", properties={"ok": {"type": "boolean"}}, required=["ok"])
+CONTENT = dict(type="json_schema", json_schema=SCHEMA, max_whitespace_cnt=1)
+CALL = dict(type="tag", begin="<call>", content=CONTENT, end="</call>")
+TAG = {"type": "structural_tag", "format": CALL}
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +38,17 @@ def test_wrong_request_is_refused_before_any_starts(llm):
 
 
 def test_structural_tag_is_followed(llm):
-    (answer,) = llm.generate(
-        "Call:", SamplingParams(structural_tag=TAG, seed=1, max_tokens=40)
-    )
-    assert re.fullmatch(
-        r"<call>\{\s*\"ok\"\s*:\s*(true|false)\s*\}</call>", answer.text
-    )
+    params = SamplingParams(structural_tag=TAG, seed=1, max_tokens=40)
+    (answer,) = llm.generate("Call:", params)
+    form = r"<call>\{\s*\"ok\"\s*:\s*(true|false)\s*\}</call>"
+    assert re.fullmatch(form, answer.text)
     assert answer.stats.accepted > 0
 
 
 def test_grammar_is_compiled_while_another_thread_runs_a_round(llm):
     with llm.session._lock, ThreadPoolExecutor(1) as other:  # as a round holds it
-        compiling = other.submit(
-            llm.session.compiling, SamplingParams(json_schema=SCHEMA)
-        ).result(60)
+        params = SamplingParams(json_schema=SCHEMA)
+        compiling = other.submit(llm.session.compiling, params).result(60)
         assert compiling.result(60) is not None
 
 
@@ -78,9 +62,8 @@ def test_asyncio_gives_the_same_answers_and_refusals(llm):
             with pytest.raises(InvalidRequest, match="cannot follow this regex: "):
                 async for _ in shared.stream("x", SamplingParams(regex="("), id="a"):
                     pass
-            streamed = "".join(
-                [delta.text async for delta in shared.stream("Well?", params, id="a")]
-            )
+            stream = shared.stream("Well?", params, id="a")
+            streamed = "".join([delta.text async for delta in stream])
             return [streamed, (await shared.generate("Well?", params))[0].text]
 
     want = llm.generate("Well?", params)[0].text
@@ -89,9 +72,8 @@ def test_asyncio_gives_the_same_answers_and_refusals(llm):
 
 
 def test_special_tokens_in_text_do_not_end_it(llm):
-    (answer,) = llm.generate(
-        "x", SamplingParams(regex=r"<\|end\|>[ab]", seed=1, max_tokens=24)
-    )
+    params = SamplingParams(regex=r"<\|end\|>[ab]", seed=1, max_tokens=24)
+    (answer,) = llm.generate("x", params)
     assert answer.text in ("<|end|>a", "<|end|>b")
 
 
@@ -100,15 +82,9 @@ def test_special_tokens_in_text_do_not_end_it(llm):
 
 def of_bytes() -> PreTrainedTokenizerFast:
     """A tokenizer whose tokens are the bytes, and an end of the text."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(
-        models.BPE(
-            {letter: number for number, letter in enumerate([*letters, "<end>"])}, []
-        )
-    )
-    made.pre_tokenizer, made.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<end>"]
+    made = tiny_models.of_bytes(
+        {letter: number for number, letter in enumerate(letters)}
     )
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
 
@@ -122,9 +98,8 @@ async def beside(
     async with AsyncLLM(llm) as shared:
 
         async def text(own: SamplingParams) -> str:
-            return "".join(
-                [delta.text async for delta in shared.stream("One day", own)]
-            )
+            stream = shared.stream("One day", own)
+            return "".join([delta.text async for delta in stream])
 
         return await asyncio.gather(text(params), text(free), return_exceptions=True)
 
@@ -147,12 +122,9 @@ def test_vocabulary_that_does_not_fill_the_mask():
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_grammar_that_takes_too_long_ends_its_request_alone(llm, monkeypatch, rule):
     ambiguous = "root ::= [a-z] | root root | root root root"
-    params = SamplingParams(
-        grammar=ambiguous, seed=1, max_tokens=64, ignore_eos=True, rule=rule
-    )
-    free = SamplingParams(
-        temperature=0.8, seed=1, max_tokens=24, ignore_eos=True, rule=rule
-    )
+    shared = dict(seed=1, ignore_eos=True, rule=rule)
+    params = SamplingParams(grammar=ambiguous, max_tokens=64, **shared)
+    free = SamplingParams(temperature=0.8, max_tokens=24, **shared)
     assert llm.session.compiling(params).result(60)
     monkeypatch.setattr(matcher, "RESERVE", 0.02)
     monkeypatch.setattr(matcher, "EARNED", 0.0)

@@ -18,6 +18,8 @@ SCHEMA = {
     "properties": {"first_name": {"type": "string"}, "é": {"enum": [10, 11]}},
     "required": ["first_name", "é"],
 }
+CONTENT = {"type": "json_schema", "json_schema": {"enum": ["é"]}}
+CALL = {"type": "tag", "begin": "<call>", "content": CONTENT, "end": "</call>"}
 JSON = SamplingParams(json_schema=SCHEMA)
 
 
@@ -39,15 +41,9 @@ def fresh(params: SamplingParams, text: list[int]) -> set[int] | None:
         return None
     bits = allocate_token_bitmask(1, vocab + 1)
     matcher.fill_next_token_bitmask(bits)
-    found = (
-        (bits[0, :, None] >> torch.arange(32) & 1)
-        .flatten()[: vocab + 1]
-        .nonzero()[:, 0]
-        .tolist()
-    )
-    return {token for token in found if token < vocab} | (
-        target().eos if vocab in found else set()
-    )
+    every = (bits[0, :, None] >> torch.arange(32) & 1).flatten()[: vocab + 1]
+    found = set(every.nonzero()[:, 0].tolist())
+    return found - {vocab} | (target().eos if vocab in found else set())
 
 
 def test_every_node_has_the_mask_of_its_own_path():
@@ -58,22 +54,15 @@ def test_every_node_has_the_mask_of_its_own_path():
         for node in range(12):
             parent = rng.randrange(-1, node)
             at = len(tokens) + len(tree.paths[parent + 1])
-            tree.add(
-                whole[at] if at < len(whole) and rng.random() < 0.8 else wrong,
-                parent,
-                1.0,
-            )
+            right = at < len(whole) and rng.random() < 0.8
+            tree.add(whole[at] if right else wrong, parent, 1.0)
         found = grammar.allowed(tokens, tree.paths)
         for row, path in enumerate(tree.paths):
-            assert set(found[row].nonzero()[:, 0].tolist()) == (
-                fresh(JSON, tokens + path) or set()
-            )
-        kept = grammar.accepted(tokens, tree)
-        assert kept == [
-            node
-            for node, path in enumerate(tree.paths[1:])
-            if fresh(JSON, tokens + path) is not None
-        ]
+            allowed = set(found[row].nonzero()[:, 0].tolist())
+            assert allowed == (fresh(JSON, tokens + path) or set())
+        taken = [fresh(JSON, tokens + path) is not None for path in tree.paths[1:]]
+        kept = [node for node, is_taken in enumerate(taken) if is_taken]
+        assert grammar.accepted(tokens, tree) == kept
         tokens = whole[: len(tokens) + 1]
 
 
@@ -98,16 +87,11 @@ def test_answer_is_finished_once_nothing_may_follow():
     whole = ids('{"first_name": "", "é": 11}')
     for prompt in (0, 3):
         grammar = answer(JSON, prompt)
-        ends = [
-            grammar.finished([7] * prompt + whole[:length])
-            for length in range(len(whole) + 1)
-        ]
+        texts = [[7] * prompt + whole[:length] for length in range(len(whole) + 1)]
+        ends = [grammar.finished(text) for text in texts]
         assert ends == [False] * len(whole) + [True]
     open_end = answer(SamplingParams(regex="a+"))
-    assert [open_end.finished(ids("aaa")[:length]) for length in range(2)] == [
-        False,
-        False,
-    ]
+    assert not any(open_end.finished(ids("aaa")[:length]) for length in range(2))
 
 
 def test_end_of_text_is_a_draft_token_like_any_other():
@@ -119,13 +103,8 @@ def test_end_of_text_is_a_draft_token_like_any_other():
     end = tree.add(eos, second, 1.0)
     tree.add(a, end, 1.0)
     assert grammar.accepted([], tree) == [second, end]
-    assert grammar.allowed([], tree.paths).any(1).tolist() == [
-        True,
-        False,
-        True,
-        True,
-        False,
-    ]
+    rows = grammar.allowed([], tree.paths).any(1)
+    assert rows.nonzero()[:, 0].tolist() == [0, 2, 3]
     assert first == 0
     tree = DraftTree()
     tree.add(tokenizer().all_special_ids[1], -1, 1.0)
@@ -153,15 +132,7 @@ def test_every_kind_of_form(kind):
         "regex": ("a|b{2}", "bb"),
         "grammar": ('root ::= "x" | "y" root', "yyx"),
         "structural_tag": (
-            {
-                "type": "structural_tag",
-                "format": {
-                    "type": "tag",
-                    "begin": "<call>",
-                    "content": {"type": "json_schema", "json_schema": {"enum": ["é"]}},
-                    "end": "</call>",
-                },
-            },
+            {"type": "structural_tag", "format": CALL},
             '<call>"é"</call>',
         ),
     }

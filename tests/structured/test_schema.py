@@ -15,72 +15,53 @@ from foreword.structured.schema import check_regex, check_schema
 from foreword.types import SamplingParams
 from running import grammars
 
+STRING, WHOLE = {"type": "string"}, {"type": "integer"}
+NAMED = {"$ref": "#/$defs/s", "$defs": {"s": STRING}}
+OBJECT = "object"
+
+
+def fields(**properties):
+    return {"type": OBJECT, "properties": properties}
+
+
+def text(**more):
+    return {"type": "string", **more}
+
+
+def items(of, **more):
+    return {"type": "array", "items": of, **more}
+
+
 REFUSED = [
-    ({"type": "string", "not": {"const": "a"}}, "'not' is not supported"),
+    (text(**{"not": {"const": "a"}}), "'not' is not supported"),
     ({"type": "array", "uniqueItems": True}, "'uniqueItems' is not supported"),
+    (items({"enum": [*"abcdef"]}, uniqueItems=True), "'uniqueItems' is not supported"),
     (
-        {"type": "array", "items": {"enum": [*"abcdef"]}, "uniqueItems": True},
-        "'uniqueItems' is not supported",
-    ),
-    (
-        {
-            "allOf": [
-                {"type": "object", "properties": {"a": {}}},
-                {
-                    "type": "object",
-                    "properties": {"b": {}},
-                    "additionalProperties": False,
-                },
-            ]
-        },
+        {"allOf": [fields(a={}), {**fields(b={}), "additionalProperties": False}]},
         "'allOf' of several",
     ),
-    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "'allOf' of several"),
-    ({"allOf": [{"$ref": "#"}, {"type": "integer"}]}, "'allOf' of several"),
-    (
-        {"if": {"type": "string"}, "then": {"minLength": 3}},
-        "'(if|then)' is not supported",
-    ),
-    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "'dependentRequired'"),
+    ({"allOf": [STRING, WHOLE]}, "'allOf' of several"),
+    ({"allOf": [{"$ref": "#"}, WHOLE]}, "'allOf' of several"),
+    ({"if": STRING, "then": {"minLength": 3}}, "'(if|then)' is not supported"),
+    ({"type": OBJECT, "dependentRequired": {"a": ["b"]}}, "'dependentRequired'"),
     ({"type": "array", "contains": {}}, "'contains'"),
-    (
-        {"$ref": "#/$defs/s", "$defs": {"s": {"type": "string"}}, "minLength": 3},
-        "'minLength' has no effect beside",
-    ),
-    (
-        {"type": "string", "anyOf": [{"type": "string"}]},
-        "'type' has no effect beside 'anyOf'",
-    ),
+    ({**NAMED, "minLength": 3}, "'minLength' has no effect beside"),
+    (text(anyOf=[STRING]), "'type' has no effect beside 'anyOf'"),
     ({"enum": ["a", "bb"], "minLength": 2}, "'minLength' has no effect beside 'enum'"),
-    ({"type": "string", "enum": ["a", 1]}, "1 is not of type 'string'"),
+    (text(enum=["a", 1]), "1 is not of type 'string'"),
     ({"type": "integer", "const": True}, "True is not of type 'integer'"),
     ({"minimum": 3}, "'minimum' has no effect without a type"),
     ({"type": "number", "multipleOf": 3}, "'multipleOf'"),
     ({"type": "integer", "multipleOf": 3, "minimum": 5}, "'multipleOf'"),
-    (
-        {"type": "object", "required": ["b"], "properties": {"a": {}}},
-        "'b' is required but not among",
-    ),
-    (
-        {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "b"}},
-        "'propertyNames'",
-    ),
-    (
-        {"type": "string", "pattern": "a+", "maxLength": 2},
-        "'maxLength' has no effect beside 'pattern'",
-    ),
-    (
-        {"type": "string", "format": "date", "pattern": "^1"},
-        "'format' has no effect beside 'pattern'",
-    ),
-    ({"type": "string", "pattern": '^a"b$'}, "quotation mark"),
+    ({**fields(a={}), "required": ["b"]}, "'b' is required but not among"),
+    ({**fields(a={}), "propertyNames": {"pattern": "b"}}, "'propertyNames'"),
+    (text(pattern="a+", maxLength=2), "'maxLength' has no effect beside 'pattern'"),
+    (text(format="date", pattern="^1"), "'format' has no effect beside 'pattern'"),
+    (text(pattern='^a"b$'), "quotation mark"),
     ({"$ref": "http://x.y/z"}, "must point into this schema"),
+    (fields(**{f"p{n}": {} for n in range(600)}), "600 properties, the limit is 512"),
     (
-        {"type": "object", "properties": {f"p{n}": {} for n in range(600)}},
-        "600 properties, the limit is 512",
-    ),
-    (
-        {"properties": {"a": {"items": {"type": "string", "not": {}}}}},
+        {"properties": {"a": {"items": text(**{"not": {}})}}},
         "at #/properties/a/items, 'not'",
     ),
 ]
@@ -97,13 +78,7 @@ def test_part_that_would_not_be_enforced_is_refused(schema, reason):
 
 
 def test_names_of_properties_are_no_keywords():
-    check_schema(
-        {
-            "type": "object",
-            "properties": {"not": {"type": "string"}, "if": {}},
-            "required": ["not"],
-        }
-    )
+    check_schema({**fields(**{"not": STRING, "if": {}}), "required": ["not"]})
     check_schema({"enum": [{"not": 1}]})
 
 
@@ -115,12 +90,13 @@ def test_nesting_has_a_limit():
         check_schema(deep)
 
 
-OBJECT = "object"
+AGES = {**fields(age={"type": "integer", "minimum": 0}), "required": ["age"]}
+PERSON = fields(name=STRING, age={"type": "number", "maximum": 9})
+PERSON["required"] = ["name"]
+NEXT = {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}
+LIST = {**fields(v=WHOLE, next=NEXT), "required": ["v", "next"]}
 TRIED = [
-    (
-        {"type": "string", "minLength": 2, "maxLength": 3},
-        ["a", "ab", "abc", "abcd", "éé", ""],
-    ),
+    (text(minLength=2, maxLength=3), ["a", "ab", "abc", "abcd", "éé", ""]),
     (
         {"type": "integer", "minimum": -5, "maximum": 120},
         [-6, -5, 0, 7, 120, 121, 1000],
@@ -132,115 +108,51 @@ TRIED = [
         [-6, -3, 0, 3, 4, 6, 9],
     ),
     (
-        {"type": "string", "format": "ipv4"},
+        text(format="ipv4"),
         ["0.0.0.0", "255.10.9.199", "256.1.1.1", "01.2.3.4", "1.2.3", "1.2.3.4.5"],
     ),
     (
-        {
-            "type": "array",
-            "items": {"enum": ["a", 1, None]},
-            "uniqueItems": True,
-            "minItems": 1,
-            "maxItems": 2,
-        },
+        items({"enum": ["a", 1, None]}, uniqueItems=True, minItems=1, maxItems=2),
         [[], ["a"], ["a", 1], [1, "a"], ["a", "a"], [None, 1], ["a", 1, None], ["b"]],
     ),
     (
-        {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+        items({"type": "boolean"}, uniqueItems=True),
         [[], [True], [False, True], [True, True]],
     ),
+    (items(WHOLE, uniqueItems=True, maxItems=1), [[], [7], [7, 7]]),
     (
-        {
-            "type": "array",
-            "items": {"type": "integer"},
-            "uniqueItems": True,
-            "maxItems": 1,
-        },
-        [[], [7], [7, 7]],
-    ),
-    (
-        {"allOf": [{"type": "string", "maxLength": 4}, {"minLength": 3}]},
+        {"allOf": [text(maxLength=4), {"minLength": 3}]},
         ["ab", "abc", "abcd", "abcde", 3],
     ),
     (
-        {
-            "allOf": [{"$ref": "#/$defs/named"}],
-            "properties": {"age": {"type": "integer", "minimum": 0}},
-            "required": ["age"],
-            "$defs": {
-                "named": {
-                    "type": OBJECT,
-                    "properties": {
-                        "name": {"type": "string"},
-                        "age": {"type": "number", "maximum": 9},
-                    },
-                    "required": ["name"],
-                }
-            },
-        },
+        {"allOf": [{"$ref": "#/$defs/p"}], **AGES, "$defs": {"p": PERSON}},
         [
-            {"name": "a", "age": 3},
-            {"name": "a", "age": 12},
-            {"name": "a", "age": -1},
-            {"name": "a", "age": 2.5},
+            *({"name": "a", "age": age} for age in (3, 12, -1, 2.5)),
             {"name": "a"},
             {"age": 3},
         ],
     ),
     (
-        {"allOf": [{"enum": ["a", 1, "b"]}, {"type": "string"}, {"enum": ["b", "c"]}]},
+        {"allOf": [{"enum": ["a", 1, "b"]}, STRING, {"enum": ["b", "c"]}]},
         ["a", "b", "c", 1],
     ),
     ({"type": ["string", "null"]}, ["a", None, 1]),
-    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [1, None, "a"]),
+    ({"anyOf": [WHOLE, {"type": "null"}]}, [1, None, "a"]),
     ({"enum": [1, "a", None, True]}, [1, "a", None, True, 2, "b"]),
-    ({"type": "string", "pattern": "^[a-c]+$"}, ["abc", "abd", ""]),
+    (text(pattern="^[a-c]+$"), ["abc", "abd", ""]),
+    (items(WHOLE, minItems=1, maxItems=2), [[], [1], [1, 2], [1, 2, 3], ["a"]]),
+    (items(STRING, prefixItems=[WHOLE]), [[1, "a"], [1, 2], ["a"]]),
     (
-        {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-        [[], [1], [1, 2], [1, 2, 3], ["a"]],
-    ),
-    (
-        {
-            "type": "array",
-            "prefixItems": [{"type": "integer"}],
-            "items": {"type": "string"},
-        },
-        [[1, "a"], [1, 2], ["a"]],
-    ),
-    (
-        {
-            "type": OBJECT,
-            "properties": {"a": {"type": "integer"}, "b": {}},
-            "required": ["a"],
-        },
+        {**fields(a=WHOLE, b={}), "required": ["a"]},
         [{"a": 1}, {"a": 1, "b": [2]}, {"b": 2}, {"a": "x"}, {}],
     ),
     (
-        {
-            "type": OBJECT,
-            "additionalProperties": {"type": "integer"},
-            "minProperties": 1,
-        },
+        {"type": OBJECT, "additionalProperties": WHOLE, "minProperties": 1},
         [{}, {"a": 1}, {"a": "x"}],
     ),
+    ({**fields(**{'é"': WHOLE}), "required": ['é"']}, [{'é"': 1}, {}]),
     (
-        {"type": OBJECT, "properties": {'é"': {"type": "integer"}}, "required": ['é"']},
-        [{'é"': 1}, {}],
-    ),
-    (
-        {
-            "$ref": "#/$defs/list",
-            "$defs": {
-                "list": {
-                    "type": OBJECT,
-                    "properties": {
-                        "v": {"type": "integer"},
-                        "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]},
-                    },
-                    "required": ["v", "next"],
-                }
-            },
-        },
+        {"$ref": "#/$defs/list", "$defs": {"list": LIST}},
         [
             {"v": 1, "next": None},
             {"v": 1, "next": {"v": 2, "next": None}},
@@ -259,13 +171,10 @@ def test_accepted_schema_allows_exactly_what_is_valid(schema, values):
     accepted = []
     for value in values:
         matcher = GrammarMatcher(grammar)
-        accepted.append(
-            matcher.accept_string(json.dumps(value, ensure_ascii=False))
-            and matcher.is_completed()
-        )
-    assert accepted == [
-        jsonschema_rs.is_valid(schema, value, validate_formats=True) for value in values
-    ]
+        taken = matcher.accept_string(json.dumps(value, ensure_ascii=False))
+        accepted.append(taken and matcher.is_completed())
+        valid = jsonschema_rs.is_valid(schema, value, validate_formats=True)
+        assert accepted[-1] == valid, value
     assert {*accepted} == {True, False}
 
 
@@ -297,10 +206,10 @@ def test_part_of_an_expression_that_would_be_ignored_is_refused(pattern, reason)
 def test_expression_that_is_not_refused_means_what_python_means(pattern):
     check_regex(pattern)
     grammar = grammars().compiled(SamplingParams(regex=pattern))
-    for text in "1.25 12 xAé] xAé- $Aé\\ aabc c ab $^ a.b+c@d.ef é 😀 éé😀 a\\".split():
+    for word in "1.25 12 xAé] xAé- $Aé\\ aabc c ab $^ a.b+c@d.ef é 😀 éé😀 a\\".split():
         matcher = GrammarMatcher(grammar)
-        found = matcher.accept_string(text) and matcher.is_completed()
-        assert found == bool(re.fullmatch(pattern, text, re.ASCII)), text
+        found = matcher.accept_string(word) and matcher.is_completed()
+        assert found == bool(re.fullmatch(pattern, word, re.ASCII)), word
 
 
 def test_a_schema_that_unfolds_without_end_stays_as_it_is():
