@@ -77,8 +77,20 @@ def test_ranks_accept_connections_on_loopback_alone(split: LLM):
     assert [one for one in addresses if not one.startswith(loopback)] == []
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("method", ["ngram", "eagle", "lm", "medusa"])
+@pytest.mark.parametrize(
+    ("method", "temperature"),
+    [
+        ("ngram", 0.0),
+        ("lm", 0.9),
+        ("eagle", 0.9),
+        ("medusa", 0.0),
+        *(
+            pytest.param(name, 0.9, marks=pytest.mark.slow)
+            for name in ("ngram", "medusa")
+        ),
+        *(pytest.param(name, 0.0, marks=pytest.mark.slow) for name in ("lm", "eagle")),
+    ],
+)
 def test_drafts_do_not_change_the_text(split: LLM, method: str, temperature: float):
     plain = split.generate(PROMPTS, params("none", temperature))
     drafted = split.generate(PROMPTS, params(method, temperature))
