@@ -26,11 +26,23 @@ QWEN_EYES: dict[str, Any] = dict(
 GRANITE: dict[str, Any] = decoder(
     layer_types=["attention"] * 2, num_local_experts=0, shared_intermediate_size=96
 )
-GRID = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
+
+
+def rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": 100.0, **more}
+
+
+GRID = rope("default", mrope_section=[2, 3, 3])
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=32)
+YARN |= dict(llama_4_scaling_beta=0.5, max_position_embeddings=1024)
+YARN |= dict(mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0)
+HEAD, UNTIED = dict(head_dim=32), dict(tie_word_embeddings=False)
+BIASED: dict[str, Any] = decoder(head_dim=32, attention_bias=True)
+WINDOW: dict[str, Any] = dict(sliding_window=40, layer_types=[SLIDING, FULL])
+SCALED: dict[str, Any] = dict(residual_multiplier=0.3, logits_scaling=4.0)
 STRANGE: dict[str, Any] = {
     "qwen3.5, experts, one of which all ask": hf.Qwen3_5MoeTextConfig(
-        **decoder(initializer_range=0.05),
-        head_dim=32,
+        **decoder(initializer_range=0.05, **HEAD),
         layer_types=[LINEAR, FULL],
         **linear(8, 16),
         **experts(20, 3, 48, shared_expert_intermediate_size=48),
@@ -49,8 +61,7 @@ STRANGE: dict[str, Any] = {
         **decoder(),
         num_local_experts=8,
         num_experts_per_tok=8,
-        residual_multiplier=0.3,
-        logits_scaling=4.0,
+        **SCALED,
         tie_word_embeddings=True,
     ),
     "experts in one layer of two, four all ask": hf.Qwen2MoeConfig(
@@ -66,59 +77,29 @@ STRANGE: dict[str, Any] = {
     "stablelm, both halves at once": hf.StableLmConfig(
         **decoder(), use_parallel_residual=True, use_qkv_bias=True
     ),
-    "nemotron, squares": hf.NemotronConfig(
-        **decoder(), head_dim=32, attention_bias=True, mlp_bias=True
-    ),
+    "nemotron, squares": hf.NemotronConfig(**BIASED, mlp_bias=True),
     "arcee": hf.ArceeConfig(**decoder()),
     "jais2": hf.Jais2Config(**decoder()),
     "olmo, norms without weights": hf.OlmoConfig(**decoder()),
-    "ernie, biases": hf.Ernie4_5Config(
-        **decoder(), head_dim=32, tie_word_embeddings=False
-    ),
+    "ernie, biases": hf.Ernie4_5Config(**decoder(), **HEAD, **UNTIED),
     "helium": hf.HeliumConfig(**decoder(), head_dim=16),
-    "glm": hf.GlmConfig(**decoder(), head_dim=32, attention_bias=True, pad_token_id=0),
-    "seed": hf.SeedOssConfig(
-        **decoder(), head_dim=32, attention_bias=True, attention_out_bias=True
-    ),
-    "exaone4": hf.Exaone4Config(
-        **decoder(), sliding_window=40, layer_types=[SLIDING, FULL]
-    ),
+    "glm": hf.GlmConfig(**BIASED, pad_token_id=0),
+    "seed": hf.SeedOssConfig(**BIASED, attention_out_bias=True),
+    "exaone4": hf.Exaone4Config(**decoder(), **WINDOW),
     "hunyuan, normed once turned": hf.HunYuanDenseV1Config(
         **decoder(),
         head_dim=32,
-        rope_parameters=dict(
-            rope_type="dynamic", rope_theta=100.0, alpha=50.0, factor=1.0
-        ),
+        rope_parameters=rope("dynamic", alpha=50.0, factor=1.0),
     ),
     "granite 4, without states": hf.GraniteMoeHybridConfig(
-        **GRANITE,
-        residual_multiplier=0.3,
-        logits_scaling=4.0,
-        position_embedding_type="rope",
+        **GRANITE, **SCALED, position_embedding_type="rope"
     ),
     "granite 4, without places": hf.GraniteMoeHybridConfig(**GRANITE),
-    "ministral": hf.MinistralConfig(
-        **decoder(), head_dim=32, sliding_window=40, layer_types=[SLIDING, FULL]
-    ),
+    "ministral": hf.MinistralConfig(**decoder(), **HEAD, **WINDOW),
     "ministral 3, which sees, warmer every 32 places": hf.Mistral3Config(
-        text_config=hf.Ministral3Config(
-            **decoder(),
-            head_dim=16,
-            rope_parameters={
-                "rope_type": "yarn",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 32,
-                "llama_4_scaling_beta": 0.5,
-                "max_position_embeddings": 1024,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-            },
-        ),
+        text_config=hf.Ministral3Config(**decoder(), head_dim=16, rope_parameters=YARN),
         vision_config=hf.PixtralVisionConfig(**EYES),
-        tie_word_embeddings=False,
+        **UNTIED,
     ),
     "llava": hf.LlavaConfig(
         text_config=hf.LlamaConfig(**decoder()),
@@ -154,33 +135,27 @@ STRANGE: dict[str, Any] = {
         activation_function="gelu",
     ),
 }
-NAMES = [
-    *(
-        "mixtral qwen2-moe qwen3-moe phi gpt2 gpt-neox opt cohere cohere2 "
-        "starcoder2 glm4 stablelm"
-    ).split(),
-    *STRANGE,
-]
+NAMES = """
+mixtral qwen2-moe qwen3-moe phi gpt2 gpt-neox opt cohere cohere2 starcoder2 glm4 stablelm
+"""
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
 LENGTH = 64
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[*NAMES.split(), *STRANGE])
 def models(request):
     """A model in bfloat16 for the backend, and the same weights in float32 as
     the truth.
     """
     name = request.param
-    return with_truth(
-        random(STRANGE[name]) if name in STRANGE else tiny_models.build(name)
-    )
+    kind = STRANGE.get(name)
+    return with_truth(random(kind) if kind else tiny_models.build(name))
 
 
 @pytest.fixture
 def text():
-    return torch.randint(
-        300, (LENGTH,), generator=torch.Generator().manual_seed(1)
-    ).tolist()
+    noise = torch.Generator().manual_seed(1)
+    return torch.randint(300, (LENGTH,), generator=noise).tolist()
 
 
 def test_kind_keeps_every_promise(models, registers, text):
@@ -199,17 +174,11 @@ def check_bits(backend, text: list[int]) -> None:
     """
     more = text[50 : 50 + len(PARENTS)]
     backend.read([Read(1, 0, text[:50], keep=0)])
-    alone = torch.cat(
-        [
-            backend.read([Read(1, 50 + i, [token], keep=1)])
-            for i, token in enumerate(more)
-        ]
-    )
-    reads = [
-        Read(2, 0, text[:50] + more, keep=len(more)),
-        Read(3, 0, text[9:41], keep=1),
-    ]
-    assert torch.equal(backend.read(reads)[: len(more)], alone)
+    steps = [Read(1, 50 + i, [token], keep=1) for i, token in enumerate(more)]
+    alone = torch.cat([backend.read([step]) for step in steps])
+    whole = Read(2, 0, text[:50] + more, keep=len(more))
+    together = backend.read([whole, Read(3, 0, text[9:41], keep=1)])
+    assert torch.equal(together[: len(more)], alone)
     tree = backend.read([Read(1, 50, more, PARENTS, keep=len(more))])
     branch = backend.read([Read(2, 50, [more[node] for node in (3, 5, 6)], keep=3)])
     assert torch.equal(tree[[3, 5, 6]], branch)

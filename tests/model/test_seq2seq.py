@@ -19,16 +19,19 @@ from foreword.model import Model
 from foreword.model.cost import measured
 from foreword.model.loading.config import read_config
 from foreword.native.forward import reason as library_reason
+from generating import greedy
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 
 
+def built(name: str) -> LLM:
+    model = Model(tiny_seq2seq.build(name), name)
+    return LLM(model, tokenizer=tiny_seq2seq.tokenizer(name))
+
+
 @cache
 def llm() -> LLM:
-    return LLM(
-        Model(tiny_seq2seq.build("marian"), "marian"),
-        tokenizer=tiny_seq2seq.tokenizer("marian"),
-    )
+    return built("marian")
 
 
 @pytest.fixture
@@ -48,16 +51,13 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     answer = one.generate("A text.", GREEDY)[0]
     source = one.tokenizer("A text.")["input_ids"]
     model = hf.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
-    expected = model.generate(
-        torch.tensor([source]), max_new_tokens=20, num_beams=1, do_sample=False
-    )[0].tolist()
+    options = greedy(20) | dict(num_beams=1)
+    expected = model.generate(torch.tensor([source]), **options)[0].tolist()
     assert [*one.target.seq2seq.start, *answer.tokens] == expected
     assert answer.prompt_tokens == source
     assert answer.text == one.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-    assert (
-        LLM(folder, draft=folder, dtype="float32").generate("A text.", GREEDY)[0].tokens
-        == answer.tokens
-    )
+    drafted = LLM(folder, draft=folder, dtype="float32").generate("A text.", GREEDY)
+    assert drafted[0].tokens == answer.tokens
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,14 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
 )
 def test_folders_run_in_bfloat16(tmp_path, name, backend):
     one = LLM(tiny_seq2seq.saved(name, tmp_path), dtype="bfloat16")
-    asked = SamplingParams(max_tokens=16, seed=1)
-    assert one.target.capability.backend == (
-        backend if library_reason() is None else "pool"
+    backend = backend if library_reason() is None else "pool"
+    assert one.target.capability.backend == backend
+    options = dict(max_tokens=16, seed=1)
+    plain, drafted, again = (
+        one.generate("one one one", SamplingParams(**options, **more))[0].tokens
+        for more in (dict(method="none"), {}, {})
     )
-    plain, drafted = (
-        one.generate("one one one", SamplingParams(max_tokens=16, seed=1, method=m))
-        for m in ("none", None)
-    )
-    assert (
-        plain[0].tokens
-        == drafted[0].tokens
-        == one.generate("one one one", asked)[0].tokens
-    )
+    assert plain == drafted == again
 
 
 @pytest.mark.parametrize(
@@ -101,16 +96,11 @@ def test_two_vocabularies_are_refused():
 
 
 def test_another_encoder_of_sound_than_whisper_is_refused(tmp_path):
-    sizes = dict(
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-    )
-    config = hf.Speech2TextConfig(
-        **sizes, vocab_size=320, encoder_ffn_dim=32, decoder_ffn_dim=32
-    )
+    sides = ("encoder", "decoder")
+    sizes = dict.fromkeys((f"{side}_layers" for side in sides), 1)
+    sizes |= dict.fromkeys((f"{side}_attention_heads" for side in sides), 2)
+    sizes |= dict.fromkeys((f"{side}_ffn_dim" for side in sides), 32)
+    config = hf.Speech2TextConfig(**sizes, d_model=32, vocab_size=320)
     model = hf.Speech2TextForConditionalGeneration(config)
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"of the kind speech_to_text.* or whisper"):
@@ -150,18 +140,12 @@ def test_source_and_answer_have_a_context_each():
         llm().generate([50] * (context + 1), GREEDY)
     with pytest.raises(ContextExceeded, match=f"Use at most {context - 1}"):
         llm().generate([50], SamplingParams(max_tokens=context))
-    assert (
-        llm()
-        .generate([50] * context, SamplingParams(max_tokens=2, ignore_eos=True))[0]
-        .finish_reason
-        == "length"
-    )
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    assert llm().generate([50] * context, params)[0].finish_reason == "length"
 
 
 def test_an_encoder_may_have_a_longer_context():
-    led = LLM(
-        Model(tiny_seq2seq.build("led"), "led"), tokenizer=tiny_seq2seq.tokenizer("led")
-    )
+    led = built("led")
     assert led.target.context == 96
     assert len(led.generate([50] * 128, GREEDY)[0].prompt_tokens) == 128
     with pytest.raises(ContextExceeded, match="has 129 tokens, the limit is 128"):
@@ -179,31 +163,18 @@ def multilingual() -> LLM:
     model.generation_config.update(forced_bos_token_id=None)
     tokenizer = tiny_seq2seq.tokenizer("m2m100")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<300>", "<301>"]})
-    vocab = tokenizer.get_vocab()
-    assert {"<300>", "<301>"} <= set(tokenizer.get_added_vocab())
-    assert vocab["<300>"] != vocab["<301>"]
-    return LLM(
-        Model(model, "m2m100"),
-        tokenizer=tokenizer,
-        draft=Model(tiny_seq2seq.build("m2m100")),
-        nodes=4,
-    )
+    draft = Model(tiny_seq2seq.build("m2m100"))
+    return LLM(Model(model, "m2m100"), tokenizer=tokenizer, draft=draft, nodes=4)
 
 
 def test_a_request_chooses_the_language_of_its_answer():
     model, one = tiny_seq2seq.build("m2m100"), multilingual()
     source, texts = one.tokenizer("One two. One two.")["input_ids"], []
-    requests = [
-        SamplingParams(temperature=0, max_tokens=20, language=language)
-        for language in ("<300>", "<301>")
-    ]
-    for language, answer in zip(
-        ("<300>", "<301>"), one.generate([source] * 2, requests), strict=True
-    ):
+    for language in ("<300>", "<301>"):
+        params = SamplingParams(temperature=0, max_tokens=20, language=language)
+        (answer,) = one.generate([source], params)
         begun = one.tokenizer.convert_tokens_to_ids(language)
-        options = dict(
-            forced_bos_token_id=begun, max_new_tokens=21, num_beams=1, do_sample=False
-        )
+        options = greedy(21) | dict(forced_bos_token_id=begun, num_beams=1)
         expected = model.generate(torch.tensor([source]), **options)[0].tolist()
         assert [2, begun, *answer.tokens] == expected
         assert answer.stats.accepted > 0
@@ -214,7 +185,6 @@ def test_a_request_chooses_the_language_of_its_answer():
 def test_a_language_that_is_none_of_the_model_is_refused():
     with pytest.raises(InvalidRequest, match="language='One': the tokenizer of m2m100"):
         multilingual().generate("One two.", SamplingParams(language="One"))
+    text_only = LLM(starter.draft(), method="none")
     with pytest.raises(InvalidRequest, match=r"'fr': .* is not an encoder-decoder"):
-        LLM(starter.draft(), method="none").generate(
-            "One two.", SamplingParams(language="fr")
-        )
+        text_only.generate("One two.", SamplingParams(language="fr"))

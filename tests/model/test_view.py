@@ -30,10 +30,8 @@ def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
     for start in range(0, outputs, 32):
         wide = min(32, outputs - start)
         panel = codes[start * (depth + 4) :][: wide * (depth + 4)]
-        scales, numbers = (
-            panel[: 4 * wide].view(torch.float32),
-            panel[4 * wide :].view(torch.int8),
-        )
+        scales = panel[: 4 * wide].view(torch.float32)
+        numbers = panel[4 * wide :].view(torch.int8)
         rows = numbers.view(depth // 4, wide, 4).transpose(0, 1).reshape(wide, depth)
         weight[start : start + wide] = rows.float() * scales[:, None]
     return weight
@@ -65,61 +63,44 @@ def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.T
     ("bits", "step", "depth"), [(8, 1 / 127, 160), (4, 0.31, 160), (4, 0.31, 192)]
 )
 def test_a_code_stands_for_the_nearest_weight_it_can(bits, step, depth):
-    weight = torch.randn(
-        48, depth, generator=torch.Generator().manual_seed(0)
-    ).bfloat16()
+    noise = torch.Generator().manual_seed(0)
+    weight = torch.randn(48, depth, generator=noise).bfloat16()
     weight[3, 64:128] = 0
     library = forward.library()
     packed = torch.empty_like(weight)
     library.foreword_pack(weight.data_ptr(), packed.data_ptr(), 48, depth)
-    codes = torch.zeros(
-        library.foreword_coded_bytes(48, depth, CODINGS[bits]), dtype=torch.uint8
-    )
+    size = library.foreword_coded_bytes(48, depth, CODINGS[bits])
+    codes = torch.zeros(size, dtype=torch.uint8)
     group = {8: depth, 4: 64 if depth % 64 == 0 else 32}[bits]
     # scales, and a header
     extra = 48 * depth // group * 2 + 128 if bits == 4 else 48 * 4
     assert codes.numel() == 48 * depth * bits // 8 + extra
-    library.foreword_quantize(
-        packed.data_ptr(), codes.data_ptr(), 48, depth, CODINGS[bits]
-    )
-    found, wanted = (
-        weights.reshape(48, -1, group)
-        for weights in (decoded(codes, 48, depth, bits), weight.float())
-    )
+    pointers = packed.data_ptr(), codes.data_ptr()
+    library.foreword_quantize(*pointers, 48, depth, CODINGS[bits])
+    read = decoded(codes, 48, depth, bits)
+    found, wanted = (one.reshape(48, -1, group) for one in (read, weight.float()))
     most = wanted.abs().amax(-1, keepdim=True)
     # Half a step of the grid, or the fifth by which the largest weights may be cut.
-    assert bool(
-        (
-            (found - wanted).abs()
-            <= torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most
-        ).all()
-    )
-    assert bool((decoded(codes, 48, depth, bits)[3, 64:128] == 0).all())
+    limits = torch.where(wanted.abs() > 0.75 * most, 0.22, step / 2 + 0.01) * most
+    assert bool(((found - wanted).abs() <= limits).all())
+    assert not read[3, 64:128].any()
     assert (found - wanted).pow(2).mean().sqrt() < {8: 0.012, 4: 0.1}[bits]
 
 
 ODD = "a vocabulary of odd size"
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "family",
-        ODD,
-        *"llama-gqa mistral qwen2 qwen3 gemma2 olmo2 qwen2-moe phi".split(),
-    ],
-)
+KINDS = "family llama-gqa mistral qwen2 qwen3 gemma2 olmo2 qwen2-moe phi"
+
+
+@pytest.fixture(scope="module", params=[*KINDS.split(), ODD])
 def base(request):
-    if request.param == "family":
-        return build(
-            AutoModelForCausalLM.from_pretrained(
-                starter.target(), dtype=torch.bfloat16
-            ).eval()
-        )
     return build(built(request.param).to(torch.bfloat16).eval())
 
 
 def built(name):
+    if name == "family":
+        return AutoModelForCausalLM.from_pretrained(starter.target())
     return tiny_models.extended("llama-gqa") if name == ODD else tiny_models.build(name)
 
 
@@ -130,19 +111,16 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(base, bits):
     backend.skip(SOME.attention, SOME.mlp)
     backend.open(1, 100)
     backend.open(2, 100)
-    tokens = torch.randint(
-        backend.model.vocab, (60,), generator=torch.Generator().manual_seed(1)
-    ).tolist()
+    noise = torch.Generator().manual_seed(1)
+    tokens = torch.randint(backend.model.vocab, (60,), generator=noise).tolist()
     backend.read([Read(1, 0, tokens[:20], keep=0)])
-    alone = torch.cat(
-        [backend.read([Read(1, 20 + i, [tokens[20 + i]])]) for i in range(17)]
-    )
+    steps = [Read(1, place, [tokens[place]]) for place in range(20, 37)]
+    alone = torch.cat([backend.read([step]) for step in steps])
     for rows in (2, 3, 4, 5, 6, 7, 12, 13, 17):
         together = backend.read([Read(1, 20, tokens[20 : 20 + rows], keep=rows)])
         assert torch.equal(together, alone[:rows]), f"{rows} rows"
-    both = backend.read(
-        [Read(2, 0, tokens[3:40], keep=1), Read(1, 20, tokens[20:22], keep=2)]
-    )
+    other = Read(2, 0, tokens[3:40], keep=1)
+    both = backend.read([other, Read(1, 20, tokens[20:22], keep=2)])
     assert torch.equal(both[1:], alone[:2])
 
 
@@ -155,41 +133,25 @@ def test_product_is_that_of_the_decoded_weights(bits):
     made = view(model, skip=LayerSkip(frozenset(layers), frozenset(layers)), bits=bits)
     made.open(1, 64)
     found = made.read([Read(1, 0, tokens, keep=9)])
-    head = decoded(
-        made.backend.executor.matrices.held[-1],
-        model.vocab,
-        model.hf.config.hidden_size,
-        bits,
-    )
+    codes, config = made.backend.executor.matrices.held[-1], model.hf.config
+    head = decoded(codes, model.vocab, config.hidden_size, bits)
     x = model.embed(torch.tensor(tokens)).float()
-    x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.hf.config.rms_norm_eps)
-    wanted = (
-        x * model.hf.model.norm.weight.detach().float()
-    ).bfloat16().float() @ head.T
-    assert (found - wanted).pow(2).mean().sqrt() < {8: 3e-4, 4: 2e-3}[
-        bits
-    ] * wanted.std()
+    x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps)
+    x = (x * model.hf.model.norm.weight.detach().float()).bfloat16().float()
+    wanted = x @ head.T
+    most = {8: 3e-4, 4: 2e-3}[bits]
+    assert (found - wanted).pow(2).mean().sqrt() < most * wanted.std()
 
 
 @NEEDS_C
 @pytest.mark.parametrize(
-    ("name", "limits"),
-    [
-        ("family", (0.05, 0.35)),
-        *(
-            (name, (0.15, 0.8))
-            for name in ("phi3", "gemma3", "smollm3", "granite", ODD)
-        ),
-    ],
+    "name", ["family", "phi3", "gemma3", "smollm3", "granite", ODD]
 )
-def test_scores_in_fewer_bits_are_near(name, limits):
+def test_scores_in_fewer_bits_are_near(name):
     """Random weights are larger, and what they say is further off."""
+    limits = (0.05, 0.35) if name == "family" else (0.15, 0.8)
     tokens = [token % tiny_models.VOCAB for token in text()]
-    model = (
-        target("bfloat16")
-        if name == "family"
-        else Model(built(name).to(torch.bfloat16))
-    )
+    model = Model(built(name).to(torch.bfloat16))
     model.open(-5, 100)
     truth = model.read([Read(-5, 0, tokens, keep=60)])
     model.close(-5)
@@ -197,12 +159,8 @@ def test_scores_in_fewer_bits_are_near(name, limits):
     for bits in (16, 8, 4):
         made = view(model, bits=bits)
         made.open(1, 100)
-        errors.append(
-            float(
-                (made.read([Read(1, 0, tokens, keep=60)]) - truth).pow(2).mean().sqrt()
-                / truth.std()
-            )
-        )
+        difference = made.read([Read(1, 0, tokens, keep=60)]) - truth
+        errors.append(float(difference.pow(2).mean().sqrt() / truth.std()))
     assert errors[0] == 0
     assert 0 < errors[1] < limits[0]
     assert errors[1] < errors[2] < limits[1]
@@ -219,9 +177,8 @@ def test_halves_that_are_left_out_add_nothing(dtype):
     embedding = model.embed(torch.arange(model.vocab)).detach().float()
     with torch.inference_mode():
         wanted = model.hf.model.norm(embedding[text(9)]).float() @ embedding.T
-    torch.testing.assert_close(
-        found, wanted, rtol=0.02, atol=0.02 * float(wanted.std())
-    )
+    most = 0.02 * float(wanted.std())
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=most)
 
 
 @NEEDS_C
@@ -247,9 +204,8 @@ def test_both_kinds_of_view_leave_out_the_same():
 def test_parallel_layer_can_skip_either_half(skip):
     said = []
     for dtype, backend in ((torch.float32, "pool"), (torch.bfloat16, "native")):
-        made = view(
-            Model(tiny_models.build("phi").to(dtype), backend=backend), skip=skip
-        )
+        model = Model(tiny_models.build("phi").to(dtype), backend=backend)
+        made = view(model, skip=skip)
         made.open(1, 100)
         said.append(made.read([Read(1, 0, list(range(50)), keep=50)]))
     assert (said[0] - said[1]).std() < 0.05 * said[0].std()
@@ -286,9 +242,8 @@ def test_a_view_that_shares_needs_no_reading_of_its_own():
     wanted = model.read([Read(-5, 40, tokens[40:42], keep=2)])
     made = view(model, spare=64)
     assert torch.equal(made.read([Read(-5, 40, tokens[40:42], keep=2)]), wanted)
-    assert torch.equal(
-        made.embed(torch.tensor(tokens)), model.embed(torch.tensor(tokens))
-    )
+    ids = torch.tensor(tokens)
+    assert torch.equal(made.embed(ids), model.embed(ids))
     model.close(-5)
 
 

@@ -12,20 +12,20 @@ import subprocess
 from ctypes import CDLL, c_float
 from ctypes.util import find_library
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from foreword.native import compiler
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cpuinfo
 
-PROGRAM, PROMISED = (
-    Path(__file__).with_name("simd.c"),
-    Path(__file__).with_name("bits.c"),
-)
+PROGRAM = Path(__file__).with_name("simd.c")
+PROMISED = Path(__file__).with_name("bits.c")
 LANES, LOGITS = 16, 40 * 112
 OPERATIONS, NUMBERS = 35, 3
 """What the program prints for each 16 times three numbers: so many vectors, then so many
@@ -53,23 +53,15 @@ class Kind:
     emulator: tuple[str, ...] = ()
 
     def refused(self) -> str | None:
-        if missing := next(
-            (
-                tool
-                for tool in (*self.command, *self.emulator)
-                if shutil.which(tool) is None
-            ),
-            None,
-        ):
-            return f"there is no {missing}"
+        for tool in (*self.command, *self.emulator):
+            if shutil.which(tool) is None:
+                return f"there is no {tool}"
         if self.emulator or self.flags == (compiler.NATIVE,):
             return None
-        flags = next(
-            (line for line in cpuinfo() if line.startswith("flags")), ""
-        ).split()
-        if platform.machine() != "x86_64" or not set(self.hidden_layers.split()) <= set(
-            flags
-        ):
+        lines = [line for line in cpuinfo() if line.startswith("flags")]
+        flags = {word for line in lines[:1] for word in line.split()}
+        needed = {*self.hidden_layers.split()}
+        if platform.machine() != "x86_64" or not needed <= flags:
             return f"the processor lacks {self.hidden_layers or 'x86-64'}"
         return None
 
@@ -77,59 +69,44 @@ class Kind:
 WITHOUT_AMX = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 AVX512 = "avx512f avx512bw avx512vl avx512dq avx512cd"
 AVX2 = Kind("avx2", ("-march=x86-64-v3",), "avx2 fma")
-AVX2_BY_CLANG = Kind(
-    "avx2, by clang", ("-march=x86-64-v3",), "avx2 fma", command=("clang",)
-)
+CLANG = dict(command=("clang",))
+AVX2_BY_CLANG = Kind("avx2, by clang", ("-march=x86-64-v3",), "avx2 fma", **CLANG)
 SSE = Kind("sse", ("-march=x86-64",))
-SSE_BY_CLANG = Kind("sse, by clang", ("-march=x86-64",), command=("clang",))
+SSE_BY_CLANG = Kind("sse, by clang", ("-march=x86-64",), **CLANG)
+BFLOAT16 = ("-march=native", *WITHOUT_AMX)
+ARM = dict(command=("aarch64-linux-gnu-gcc",), emulator=("qemu-aarch64-static",))
 OTHERS = (
-    Kind(
-        "avx512 with bfloat16", ("-march=native", *WITHOUT_AMX), f"{AVX512} avx512_bf16"
-    ),
+    Kind("avx512 with bfloat16", BFLOAT16, f"{AVX512} avx512_bf16"),
     Kind("avx512", ("-march=x86-64-v4",), AVX512),
     SSE,
-    Kind(
-        "arm",
-        ("-static",),
-        command=("aarch64-linux-gnu-gcc",),
-        emulator=("qemu-aarch64-static",),
-    ),
+    Kind("arm", ("-static",), **ARM),
 )
 USUAL = AVX2_BY_CLANG if AVX2_BY_CLANG.refused() is None else AVX2
-KINDS = [
-    USUAL,
-    *(
-        pytest.param(kind, marks=pytest.mark.slow)
-        for kind in (AVX2, AVX2_BY_CLANG, *OTHERS)
-        if kind is not USUAL
-    ),
-]
+
+
+def slowly(usual, kinds):
+    """Return the usual kinds, and the others of `kinds` for `make test-all` alone."""
+    others = [kind for kind in kinds if kind not in usual]
+    return usual + [pytest.param(kind, marks=pytest.mark.slow) for kind in others]
+
+
+KINDS = slowly([USUAL], (AVX2, AVX2_BY_CLANG, *OTHERS))
 """Half a minute to compile the whole forward for them all; clang takes less than gcc."""
 ALWAYS = [
     Kind("this processor", (compiler.NATIVE,)),
     USUAL,
     SSE_BY_CLANG if SSE_BY_CLANG.refused() is None else SSE,
 ]
+VNNI = ("-march=x86-64-v3", "-mavxvnni")
 OFTEN = [
-    Kind("this processor, by clang", (compiler.NATIVE,), command=("clang",)),
+    Kind("this processor, by clang", (compiler.NATIVE,), **CLANG),
     AVX2,
     AVX2_BY_CLANG,
-    Kind(
-        "avx2 with products of bytes",
-        ("-march=x86-64-v3", "-mavxvnni"),
-        "avx2 fma avx_vnni",
-    ),
+    Kind("avx2 with products of bytes", VNNI, "avx2 fma avx_vnni"),
     *OTHERS,
     SSE_BY_CLANG,
 ]
-EVERY_KIND = [
-    *ALWAYS,
-    *(
-        pytest.param(kind, marks=pytest.mark.slow)
-        for kind in OFTEN
-        if kind not in ALWAYS
-    ),
-]
+EVERY_KIND = slowly(ALWAYS, OFTEN)
 """A second or two each, of a few parts of the forward. Both compilers and each width of
 vectors are always tried, other pairs by `make test-all`.
 """
@@ -168,19 +145,11 @@ def given() -> Tensor:
     """
     generator = torch.Generator().manual_seed(1)
     common = torch.rand(6, 3, LANES, generator=generator) * 160 - 80
-    between = (
-        torch.randint(
-            0x3F80, 0x4180, (2, 3, LANES), generator=generator, dtype=torch.int32
-        )
-        << 16
-    ) + 0x8000
-    odd = (
-        torch.tensor(
-            [0.0, -0.0, float("inf"), -float("inf"), 3.4e38, -3.4e38, 1e30, 1.0] * 6
-        )
-        .view(1, 3, LANES)
-        .clone()
-    )
+    high = torch.randint(0x3F80, 0x4180, (2, 3, LANES), generator=generator)
+    between = ((high << 16) + 0x8000).to(torch.int32)
+    infinite, large = float("inf"), 3.4e38
+    rare = [0.0, -0.0, infinite, -infinite, large, -large, 1e30, 1.0]
+    odd = torch.tensor(rare * 6).view(1, 3, LANES)
     odd[0, 0, 3], odd[0, 1] = float("nan"), 1.0
     return torch.cat([common, between.view(torch.float32), odd])
 
@@ -189,28 +158,13 @@ def output(kind: Kind, program: Path, folder: Path, numbers: bytes = b"") -> byt
     """What a program says, compiled for this kind of processor with the flags of the
     library.
     """
-    made = folder / "program"
-    flags = [
-        flag
-        for flag in compiler.FLAGS
-        if flag not in (compiler.NATIVE, "-shared", "-fPIC")
-    ]
-    words = [
-        *kind.command,
-        *flags,
-        *kind.flags,
-        "-I",
-        str(SOURCES),
-        str(program),
-        "-o",
-        str(made),
-        "-lm",
-    ]
-    subprocess.run(words, check=True, timeout=120)
+    made, run = folder / "program", partial(subprocess.run, check=True, timeout=120)
+    unfit = (compiler.NATIVE, "-shared", "-fPIC")
+    flags = [flag for flag in compiler.FLAGS if flag not in unfit]
+    files = ["-I", str(SOURCES), str(program), "-o", str(made), "-lm"]
+    run([*kind.command, *flags, *kind.flags, *files])
     words = [*kind.emulator, str(made)]
-    return subprocess.run(
-        words, input=numbers, stdout=subprocess.PIPE, check=True, timeout=120
-    ).stdout
+    return run(words, input=numbers, stdout=subprocess.PIPE).stdout
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
@@ -223,15 +177,13 @@ def results(
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)
-    told = output(
-        kind, PROGRAM, tmp_path_factory.mktemp("lanes"), given().numpy().tobytes()
-    )
+    folder = tmp_path_factory.mktemp("lanes")
+    told = output(kind, PROGRAM, folder, given().numpy().tobytes())
     found = torch.frombuffer(bytearray(told), dtype=torch.float32)
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
-    vectors = [
-        (block[:-NUMBERS].view(OPERATIONS, LANES), block[-NUMBERS:]) for block in each
-    ]
+    shape = (OPERATIONS, LANES)
+    vectors = [(block[:-NUMBERS].view(shape), block[-NUMBERS:]) for block in each]
     logits = found[blocks * size :]
     return vectors, logits[: 6 * LOGITS].view(3, 2, LOGITS), logits[6 * LOGITS :]
 
@@ -244,46 +196,24 @@ def test_operations_are_those_of_torch(results):
     spread = torch.tensor([(7 * i + 3) % LANES for i in range(LANES)])
     for (x, y, z), (found, numbers) in zip(given()[:8], results[0], strict=False):
         low, high = bfloat16(torch.cat([x, y])).view(-1, 2).T
-        exact = [
-            x + y,
-            x - y,
-            x * y,
-            x / y,
-            None,
-            torch.maximum(x, y),
-            torch.minimum(x, y),
-            x.round(),
-            None,
-            None,
-            None,
-            bfloat16(x),
-            torch.where(x > y, z, 0),
-            x[spread],
-            x[0].expand(LANES),
-            low,
-            high,
-            bfloat16(z),
-            None,
-        ]
-        for place, (expected, got) in enumerate(zip(exact, found, strict=False)):
-            assert expected is None or torch.equal(expected, got), place
-        torch.testing.assert_close(
-            found[4], (x.double() * y + z).float(), rtol=2e-6, atol=1e-3
-        )
-        torch.testing.assert_close(
-            found[8], torch.ldexp(x, y.round().clamp(-126, 127).int()), rtol=0, atol=0
-        )
-        torch.testing.assert_close(found[9], x.exp(), rtol=5e-7, atol=1e-37)
-        torch.testing.assert_close(found[10], x.sigmoid(), rtol=1e-6, atol=1e-37)
+        exact = dict(enumerate([x + y, x - y, x * y, x / y]))
+        exact |= {5: torch.maximum(x, y), 6: torch.minimum(x, y), 7: x.round()}
+        exact |= {11: bfloat16(x), 12: torch.where(x > y, z, 0), 13: x[spread]}
+        exact |= {14: x[0].expand(LANES), 15: low, 16: high, 17: bfloat16(z)}
+        for place, expected in exact.items():
+            assert torch.equal(expected, found[place]), place
+        assert_close(found[4], (x.double() * y + z).float(), rtol=2e-6, atol=1e-3)
+        scaled = torch.ldexp(x, y.round().clamp(-126, 127).int())
+        assert_close(found[8], scaled, rtol=0, atol=0)
+        assert_close(found[9], x.exp(), rtol=5e-7, atol=1e-37)
+        assert_close(found[10], x.sigmoid(), rtol=1e-6, atol=1e-37)
         factors = bfloat16(z)
-        torch.testing.assert_close(
-            found[18], x + low * factors[0] + high * factors[1], rtol=1e-5, atol=1e-3
-        )
-        torch.testing.assert_close(numbers[0], x.sum(), rtol=1e-5, atol=1e-4)
+        summed = x + low * factors[0] + high * factors[1]
+        assert_close(found[18], summed, rtol=1e-5, atol=1e-3)
+        assert_close(numbers[0], x.sum(), rtol=1e-5, atol=1e-4)
         assert numbers[1] == x.max()
-        assert int(numbers[2]) == sum(
-            1 << lane for lane in range(LANES) if x[lane] > y[lane]
-        )
+        larger = [1 << lane for lane in range(LANES) if x[lane] > y[lane]]
+        assert int(numbers[2]) == sum(larger)
 
 
 def test_fused_operations_round_once(results):
@@ -291,13 +221,8 @@ def test_fused_operations_round_once(results):
     fmaf = CDLL(find_library("m")).fmaf
     fmaf.argtypes, fmaf.restype = (c_float,) * 3, c_float
     for (x, y, z), (found, _) in zip(given()[:8], results[0], strict=False):
-        torch.testing.assert_close(
-            found[30], (z - x.double() * y).float(), rtol=2e-6, atol=1e-3
-        )
-        once = [
-            fmaf(*numbers)
-            for numbers in zip(x.tolist(), y.tolist(), z.tolist(), strict=True)
-        ]
+        assert_close(found[30], (z - x.double() * y).float(), rtol=2e-6, atol=1e-3)
+        once = [*map(fmaf, x.tolist(), y.tolist(), z.tolist())]
         assert found[31].tolist() == once
 
 
@@ -316,13 +241,12 @@ def test_bytes_are_looked_up_multiplied_and_summed_exactly(results):
     for (x, _, _), (found, _) in zip(given()[:6], results[0], strict=False):
         levels = x.round().clamp(-127, 127).long()
         four = levels[4:8]
-        for place, level in enumerate(
-            (levels[held & 15], levels[held >> 4], held - 256 * (held > 127))
-        ):
-            assert torch.equal(
-                found[21 + place], (level.view(LANES, 4) * four).sum(1).float()
-            )
-        assert torch.equal(found[24], (held - 256 * (held > 127))[:LANES].float())
+        signed = held - 256 * (held > 127)
+        ways = (levels[held & 15], levels[held >> 4], signed)
+        for place, level in enumerate(ways, 21):
+            products = level.view(LANES, 4) * four
+            assert torch.equal(found[place], products.sum(1).float())
+        assert torch.equal(found[24], signed[:LANES].float())
         moved = held >> 4 | (held << 4) & 0x30
         assert torch.equal(found[32], (moved.view(LANES, 4) * four).sum(1).float())
         half = x.view(torch.float16)[:LANES].float()
@@ -362,12 +286,9 @@ def test_bits_are_equal_on_every_processor(kind, tmp_path):
     lines = output(kind, PROMISED, tmp_path).decode().splitlines()
     found = dict(line.split(": ") for line in lines)
     unpromised = OF_FUSED if "-march=x86-64" in kind.flags else set()
-    assert {
-        name: bits
-        for name, bits in found.items()
-        if EQUAL.get(name) != bits and name not in unpromised
-    } == {}
     assert found.keys() == EQUAL.keys()
+    wrong = {name for name, bits in found.items() if EQUAL[name] != bits}
+    assert wrong <= unpromised
 
 
 def test_products_in_8_bits_have_known_bits(results):
@@ -387,9 +308,7 @@ def test_nan_and_infinity_stay_what_they_are(results):
     assert torch.equal(found[11].isnan(), x.isnan())
     assert torch.equal(found[11].nan_to_num(7), bfloat16(x).nan_to_num(7))
     known = ~x.isnan()
-    torch.testing.assert_close(
-        found[10][known], x.sigmoid()[known], rtol=1e-6, atol=1e-37
-    )
+    assert_close(found[10][known], x.sigmoid()[known], rtol=1e-6, atol=1e-37)
     assert torch.equal(found[12], torch.where(x > y, given()[-1][2], 0))
 
 
@@ -399,8 +318,6 @@ def test_forwards_have_bits_of_their_own_and_known_scores(results):
     assert torch.equal(forwards[:, 0], forwards[:, 1])
     assert forwards.isfinite().all()
     assert forwards[0].std() > 0.1
-    torch.testing.assert_close(forwards[1], forwards[0], rtol=0, atol=0.05)
-    torch.testing.assert_close(forwards[2], forwards[0], rtol=0, atol=0.5)
-    torch.testing.assert_close(
-        forwards[0, 0, :8], torch.tensor(FIRST), rtol=0, atol=0.01
-    )
+    assert_close(forwards[1], forwards[0], rtol=0, atol=0.05)
+    assert_close(forwards[2], forwards[0], rtol=0, atol=0.5)
+    assert_close(forwards[0, 0, :8], torch.tensor(FIRST), rtol=0, atol=0.01)

@@ -31,17 +31,15 @@ PARENTS = [-1, 0, 1, -1, 3, 3, 0]
 
 
 def noise(length: int, seed: int = 0) -> list[int]:
-    return torch.randint(
-        60, 310, (length,), generator=torch.Generator().manual_seed(seed)
-    ).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(60, 310, (length,), generator=generator).tolist()
 
 
 def built(name: str, *, tied: bool = False) -> PreTrainedModel:
     whole = tiny_whisper.build("v2") if name == WHISPER else tiny_seq2seq.build(name)
     if tied:
-        whole.set_output_embeddings(
-            type(whole.get_output_embeddings())(64, tiny_seq2seq.VOCAB, bias=False)
-        )
+        head = type(whole.get_output_embeddings())
+        whole.set_output_embeddings(head(64, tiny_seq2seq.VOCAB, bias=False))
         whole.get_output_embeddings().weight = whole.get_input_embeddings().weight
         whole.config.scale_decoder_outputs = True
     return whole.bfloat16().eval()
@@ -74,18 +72,13 @@ def opened(name: str, id: int, source: int = 0, capacity: int = 128) -> None:
 
 def expected(hf: PreTrainedModel, source, text: list[int]) -> torch.Tensor:
     """Return the model's own scores after each token of a text."""
-    key = "input_features" if isinstance(source, Features) else "input_ids"
-    given = (
-        source.mels[None].to(hf.dtype)
-        if isinstance(source, Features)
-        else torch.tensor([source])
-    )
+    if isinstance(source, Features):
+        inputs = dict(input_features=source.mels[None].to(hf.dtype))
+    else:
+        inputs = dict(input_ids=torch.tensor([source]))
+    inputs["decoder_input_ids"] = torch.tensor([text])
     with torch.inference_mode():
-        return (
-            hf(**{key: given}, decoder_input_ids=torch.tensor([text]), use_cache=False)
-            .logits[0]
-            .float()
-        )
+        return hf(**inputs, use_cache=False).logits[0].float()
 
 
 def deviation(scores: torch.Tensor, reference: torch.Tensor) -> float:
@@ -97,19 +90,14 @@ def test_scores_are_those_of_the_model_for_each_source(name):
     texts = [noise(3 + 5 * number, 50 + number) for number in range(len(LENGTHS))]
     for row in range(len(LENGTHS)):
         opened(name, row, row)
-    scores = model(name).read(
-        [Read(row, 0, text, keep=len(text)) for row, text in enumerate(texts)]
-    )
-    for row, (part, text) in enumerate(
-        zip(scores.split([len(text) for text in texts]), texts, strict=True)
-    ):
+    reads = [Read(row, 0, text, keep=len(text)) for row, text in enumerate(texts)]
+    scores = model(name).read(reads).split([*map(len, texts)])
+    for row, (part, text) in enumerate(zip(scores, texts, strict=True)):
         reference = expected(truth(name), sources(name)[row], text)
         assert deviation(part, reference) < ROUNDED / 2, f"source of {LENGTHS[row]}"
         model(name).close(row)
     other = expected(truth(name), sources(name)[0], texts[2])
-    assert deviation(scores.split([*map(len, texts)])[2], other) > ROUNDED, (
-        "the source matters"
-    )
+    assert deviation(scores[2], other) > ROUNDED, "the source matters"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,18 +109,16 @@ def test_tree_has_the_bits_of_its_chains(name):
     for node, parent in enumerate(PARENTS):
         paths.append(([] if parent < 0 else paths[parent]) + [draft[node]])
         opened(name, 1, 6)
-        assert torch.equal(
-            scores[node], model(name).read([Read(1, 0, text + paths[-1], keep=1)])[0]
-        )
+        chain = model(name).read([Read(1, 0, text + paths[-1], keep=1)])[0]
+        assert torch.equal(scores[node], chain)
         reference = expected(truth(name), sources(name)[6], text + paths[-1])[-1]
         assert deviation(scores[node], reference) < ROUNDED / 2
     kept, after = [3, 5], noise(2, 5)
     model(name).move(0, [len(text) + node for node in kept], len(text))
     moved = model(name).read([Read(0, len(text) + 2, after, keep=2)])
     opened(name, 1, 6)
-    assert torch.equal(
-        moved, model(name).read([Read(1, 0, text + paths[5] + after, keep=2)])
-    )
+    again = model(name).read([Read(1, 0, text + paths[5] + after, keep=2)])
+    assert torch.equal(moved, again)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,9 +126,8 @@ def test_bits_do_not_depend_on_the_batch(name):
     one, text = model(name), noise(90, 9)
     for row, source in enumerate((4, 4, 7, 0)):
         opened(name, row, source)
-    alone = torch.cat(
-        [one.read([Read(0, at, [token], keep=1)]) for at, token in enumerate(text)]
-    )
+    reads = [Read(0, at, [token], keep=1) for at, token in enumerate(text)]
+    alone = torch.cat([one.read([read]) for read in reads])
     together = []
     for start, stop in ((0, 1), (1, 18), (18, 20), (20, 90)):
         reads = [
@@ -156,20 +141,13 @@ def test_bits_do_not_depend_on_the_batch(name):
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_bits_do_not_depend_on_threads(rows):
-    sizes = dict(
-        d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1, num_decoder_layers=8
-    )
+    sizes = dict(d_model=256, d_kv=32, num_heads=8, d_ff=1024, num_layers=1)
+    sizes |= dict(num_decoder_layers=8, vocab_size=320, decoder_start_token_id=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = T5Config(
-            **sizes,
-            vocab_size=320,
-            feed_forward_proj="gated-gelu",
-            decoder_start_token_id=0,
-        )
-        hf = T5ForConditionalGeneration._from_config(
-            config, dtype=torch.bfloat16
-        ).eval()
+        config = T5Config(**sizes, feed_forward_proj="gated-gelu")
+        hf = T5ForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    hf.eval()
     one, before, scores = Model(hf, "t5"), torch.get_num_threads(), []
     one.open(0, 256)
     one.give(0, noise(200))
@@ -177,10 +155,8 @@ def test_bits_do_not_depend_on_threads(rows):
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             assert one.backend.threads == threads
-            reads = [
-                Read(0, rows * number, noise(rows, number), keep=rows)
-                for number in range(5)
-            ]
+            texts = [noise(rows, number) for number in range(5)]
+            reads = [Read(0, rows * n, text, keep=rows) for n, text in enumerate(texts)]
             scores.append(torch.cat([one.read([read]) for read in reads * 3]))
     finally:
         torch.set_num_threads(before)
@@ -194,10 +170,8 @@ def test_a_text_of_any_length_has_its_position_biases(name):
     opened(name, 0, 3, capacity=2048)
     model(name).read([Read(0, 0, text[:900], keep=1)])
     scores = model(name).read([Read(0, 900, text[900:], keep=8)])
-    assert (
-        deviation(scores, expected(truth(name), sources(name)[3], text)[-8:])
-        < ROUNDED / 2
-    )
+    reference = expected(truth(name), sources(name)[3], text)[-8:]
+    assert deviation(scores, reference) < ROUNDED / 2
 
 
 @pytest.mark.parametrize("name", ["t5", "mt5", "umt5"])
@@ -209,39 +183,30 @@ def test_a_tied_head_shares_its_weight_with_both_embeddings(name):
     own.open(0, 64)
     own.give(0, sources(name)[4])
     text = noise(20)
-    scores, states = own.read_hidden(
-        [Read(0, 0, text, keep=20)], (0, len(hf.decoder.block))
-    )
-    assert deviation(scores, expected(reference, sources(name)[4], text)) < ROUNDED / 2
+    layers = (0, len(hf.decoder.block))
+    scores, states = own.read_hidden([Read(0, 0, text, keep=20)], layers)
+    wanted = expected(reference, sources(name)[4], text)
+    assert deviation(scores, wanted) < ROUNDED / 2
     assert torch.equal(own.lm_head(states[:, 64:]), scores)
     assert torch.equal(states[:, :64], hf.shared(torch.tensor(text)))
     own.backend.restore()
     assert hf.lm_head.weight is hf.shared.weight is hf.encoder.embed_tokens.weight
-    assert (
-        deviation(
-            expected(hf, sources(name)[4], text),
-            expected(reference, sources(name)[4], text),
-        )
-        < ROUNDED / 2
-    )
+    assert deviation(expected(hf, sources(name)[4], text), wanted) < ROUNDED / 2
 
 
 @pytest.mark.parametrize("name", ["flan-t5", WHISPER])
 def test_a_borrowed_model_stays_as_it_is(name):
     hf, text = built(name), noise(9)
-    before, wanted = (
-        expected(hf, sources(name)[2], text),
-        copy.deepcopy(hf.state_dict()),
-    )
+    before = expected(hf, sources(name)[2], text)
+    wanted = copy.deepcopy(hf.state_dict())
     with borrow(hf) as own:
         assert own.backend.memory(NativeSources) is not None
         with own.single_torch_thread():
             own.open(0, 32)
             own.give(0, sources(name)[2])
             assert deviation(own.read([Read(0, 0, text, keep=9)]), before) < ROUNDED
-    assert all(
-        torch.equal(weight, wanted[key]) for key, weight in hf.state_dict().items()
-    )
+    state = hf.state_dict()
+    assert all(torch.equal(state[name], wanted[name]) for name in state)
     assert torch.equal(expected(hf, sources(name)[2], text), before)
 
 
@@ -272,31 +237,30 @@ def test_quantized_weights_give_near_scores(weights):
         own.open(row, 64)
         own.give(row, source)
     whole = own.read([Read(0, 0, text, keep=30)])
-    assert torch.equal(
-        whole,
-        torch.cat([own.read([Read(1, at, [one])]) for at, one in enumerate(text)]),
-    )
+    steps = [own.read([Read(1, at, [token])]) for at, token in enumerate(text)]
+    assert torch.equal(whole, torch.cat(steps))
     reference = expected(truth("flan-t5"), source, text)
     assert 0.01 < float((whole - reference).std() / reference.std()) < 0.5
     assert own.weights == weights
 
 
+def other_activation(hf: PreTrainedModel) -> None:
+    hf.config.dense_act_fn = "tanh"
+
+
+def other_dtype(hf: PreTrainedModel) -> None:
+    hf.decoder.block[1].layer[-1].DenseReluDense.wo.float()
+
+
+def scaled_scores(hf: PreTrainedModel) -> None:
+    hf.decoder.block[0].layer[0].SelfAttention.scaling = 0.5
+
+
 def test_parts_that_the_c_code_lacks_are_refused():
     for change, reason in (
-        (
-            lambda hf: setattr(hf.config, "dense_act_fn", "tanh"),
-            "its sizes, its activation or its biases",
-        ),
-        (
-            lambda hf: hf.decoder.block[1].layer[-1].DenseReluDense.wo.float(),
-            "some of its weights are not bfloat16",
-        ),
-        (
-            lambda hf: setattr(
-                hf.decoder.block[0].layer[0].SelfAttention, "scaling", 0.5
-            ),
-            "it scales the scores",
-        ),
+        (other_activation, "its sizes, its activation or its biases"),
+        (other_dtype, "some of its weights are not bfloat16"),
+        (scaled_scores, "it scales the scores"),
     ):
         hf = built("t5")
         change(hf)

@@ -21,10 +21,11 @@ from tiny_sizes import FULL, LINEAR, SLIDING, decoder, linear, sizes
 pytestmark = NEEDS_C
 
 ROPE: dict[str, Any] = dict(rope_type="default", rope_theta=100.0)
+LINEARLY: dict[str, Any] = dict(rope_type="linear", factor=4.0)
+WINDOW: dict[str, Any] = dict(sliding_window=40, layer_types=[SLIDING, FULL])
+TIED = dict(tie_word_embeddings=True)
 WIDE = {
-    "heads of 32, window": hf.MistralConfig(
-        **decoder(), head_dim=32, sliding_window=40
-    ),
+    "heads of 32, window": hf.MistralConfig(**decoder(head_dim=32, sliding_window=40)),
     "heads of 96": hf.LlamaConfig(**decoder(), head_dim=96),
     "heads of 128": hf.LlamaConfig(**decoder(), head_dim=128),
     "an MLP that 32 rows fill a cache with": hf.LlamaConfig(
@@ -39,15 +40,13 @@ WIDE = {
     ),
     "granite, of odd size": hf.GraniteConfig(
         **decoder(vocab_size=345),
-        tie_word_embeddings=True,
+        **TIED,
         embedding_multiplier=6.0,
         residual_multiplier=0.3,
         attention_multiplier=0.1,
         logits_scaling=4.0,
     ),
-    "tied, half a panel left": hf.LlamaConfig(
-        **decoder(vocab_size=336), tie_word_embeddings=True
-    ),
+    "tied, half a panel left": hf.LlamaConfig(**decoder(vocab_size=336), **TIED),
     "gemma2, heads of 64": hf.Gemma2Config(
         **decoder(),
         head_dim=64,
@@ -58,27 +57,14 @@ WIDE = {
         tie_word_embeddings=False,
     ),
     "half of each head turned": hf.Phi3Config(
-        **decoder(),
-        pad_token_id=0,
+        **decoder(pad_token_id=0),
         rope_parameters=ROPE | dict(partial_rotary_factor=0.5),
     ),
     "olmo3, layers that turn otherwise": hf.Olmo3Config(
-        **decoder(),
-        sliding_window=40,
-        layer_types=[SLIDING, FULL],
-        rope_parameters={
-            SLIDING: ROPE,
-            FULL: dict(rope_type="linear", rope_theta=100.0, factor=4.0),
-        },
+        **decoder(), **WINDOW, rope_parameters={SLIDING: ROPE, FULL: ROPE | LINEARLY}
     ),
     "gemma3 that sees": hf.Gemma3Config(
-        text_config=dict(
-            **decoder(),
-            head_dim=32,
-            query_pre_attn_scalar=16,
-            sliding_window=40,
-            layer_types=[SLIDING, FULL],
-        ),
+        text_config=dict(**decoder(head_dim=32, query_pre_attn_scalar=16), **WINDOW),
         vision_config=sizes(32, 32, 2, layers=1, image_size=28, patch_size=14),
         mm_tokens_per_image=4,
         image_token_index=319,
@@ -86,9 +72,7 @@ WIDE = {
         eoi_token_index=317,
     ),
     "gpt-oss": hf.GptOssConfig(
-        **decoder(),
-        head_dim=32,
-        sliding_window=40,
+        **decoder(head_dim=32, sliding_window=40),
         num_local_experts=4,
         num_experts_per_tok=2,
     ),
@@ -102,12 +86,8 @@ WIDE = {
 """Heads that matrix registers can hold: one half of what they add up at once, one and a
 half, two; and what is rare.
 """
-NAMES = [
-    *(
-        "family llama-gqa mistral qwen2 qwen3 gemma gemma3 phi3 olmo2 smollm3 lfm2"
-    ).split(),
-    *WIDE,
-]
+PLAIN = "family llama-gqa mistral qwen2 qwen3 gemma gemma3 phi3 olmo2 smollm3 lfm2"
+NAMES = [*PLAIN.split(), *WIDE]
 """Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms
 after halves; places unseen.
 """
@@ -124,15 +104,11 @@ FEW = {
     "qwen3.5, states of 32 by 144",
 }
 every_kind = pytest.mark.parametrize("models", NAMES, indirect=True, scope="module")
-few_kinds = pytest.mark.parametrize(
-    "models",
-    [
-        name if name in FEW else pytest.param(name, marks=pytest.mark.slow)
-        for name in NAMES
-    ],
-    indirect=True,
-    scope="module",
-)
+FEWER = [
+    name if name in FEW else pytest.param(name, marks=pytest.mark.slow)
+    for name in NAMES
+]
+few_kinds = pytest.mark.parametrize("models", FEWER, indirect=True, scope="module")
 """Scores are compared for every kind, on all registers. Bits are compared for kinds
 that differ in their attention: plain, in matrix registers of odd size, capped, within
 windows, with experts and sinks, and recurrent. `make test-all` compares the others.
@@ -144,17 +120,12 @@ def models(request):
     """A model in bfloat16 for the backend, and the same weights in float32 as
     the truth.
     """
+    if request.param in WIDE:
+        return with_truth(random(WIDE[request.param]))
     if request.param == "family":
-        return with_truth(
-            hf.AutoModelForCausalLM.from_pretrained(
-                starter.target(), dtype=torch.bfloat16
-            )
-        )
-    return with_truth(
-        random(WIDE[request.param])
-        if request.param in WIDE
-        else tiny_models.build(request.param)
-    )
+        load = hf.AutoModelForCausalLM.from_pretrained
+        return with_truth(load(starter.target(), dtype=torch.bfloat16))
+    return with_truth(tiny_models.build(request.param))
 
 
 @lru_cache(maxsize=1)
@@ -175,36 +146,31 @@ def backend(models, registers, request):
 @pytest.fixture
 def text(models):
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(
-        models[0].config.get_text_config().vocab_size - 8,
-        (LENGTH,),
-        generator=generator,
-    ).tolist()
+    vocab = models[0].config.get_text_config().vocab_size
+    return torch.randint(vocab - 8, (LENGTH,), generator=generator).tolist()
 
 
 @every_kind
 def test_scores_are_those_of_the_model(models, backend, text):
     assert refused(models[0]) is None
     check_near_truth(models, backend, text)
-    states = torch.randn(
-        5,
-        models[0].config.get_text_config().hidden_size,
-        generator=torch.Generator().manual_seed(1),
-    ).bfloat16()
+    size = models[0].config.get_text_config().hidden_size
+    noise = torch.Generator().manual_seed(1)
+    states = torch.randn(5, size, generator=noise).bfloat16()
     with torch.inference_mode():
         truth = models[1].get_output_embeddings()(states.float())
     torch.testing.assert_close(backend.lm_head(states), truth, rtol=0.01, atol=0.01)
 
 
+def one_by_one(backend, text, places):
+    reads = [Read(1, place, [text[place]], keep=1) for place in places]
+    return torch.cat([backend.read([read]) for read in reads])
+
+
 @few_kinds
 def test_row_does_not_depend_on_rows_beside_it(backend, text):
     backend.read([Read(1, 0, text[:20], keep=0)])
-    alone = torch.cat(
-        [
-            backend.read([Read(1, 20 + i, [text[20 + i]], keep=1)])
-            for i in range(max(ROWS))
-        ]
-    )
+    alone = one_by_one(backend, text, range(20, 20 + max(ROWS)))
     for rows in ROWS:
         together = backend.read([Read(1, 20, text[20 : 20 + rows], keep=rows)])
         assert torch.equal(alone[:rows], together), f"{rows} rows"
@@ -214,17 +180,11 @@ def test_row_does_not_depend_on_rows_beside_it(backend, text):
 def test_rows_of_a_long_text_are_independent(backend, text):
     long, tree = text + text[:30], text[: len(PARENTS)]
     together = backend.read([Read(1, 0, long, keep=30)])
-    alone = torch.cat(
-        [
-            backend.read([Read(1, i, [long[i]], keep=1)])
-            for i in range(len(long) - 30, len(long))
-        ]
-    )
+    alone = one_by_one(backend, long, range(len(long) - 30, len(long)))
     assert torch.equal(alone, together)
     draft_tokens = backend.read([Read(1, len(long), tree, PARENTS, keep=len(tree))])
-    branch = backend.read(
-        [Read(1, len(long), [tree[node] for node in (3, 5, 6)], keep=3)]
-    )
+    nodes = [tree[node] for node in (3, 5, 6)]
+    branch = backend.read([Read(1, len(long), nodes, keep=3)])
     assert torch.equal(draft_tokens[[3, 5, 6]], branch)
 
 
@@ -232,10 +192,10 @@ def test_rows_of_a_long_text_are_independent(backend, text):
 def test_tree_may_be_read_in_pieces(backend, text):
     whole = backend.read([Read(1, 0, text[:30], PARENTS, keep=7)])
     backend.read([Read(1, 0, text[:23], keep=0)])
-    pieces = [
-        backend.read([Read(1, 23, text[23 + a : 23 + b], PARENTS[:b], b - a, a)])
-        for a, b in ((0, 1), (1, 5), (5, 7))
-    ]
+    pieces = []
+    for a, b in ((0, 1), (1, 5), (5, 7)):
+        read = Read(1, 23, text[23 + a : 23 + b], PARENTS[:b], b - a, a)
+        pieces.append(backend.read([read]))
     assert torch.equal(torch.cat(pieces), whole)
 
 
@@ -263,9 +223,8 @@ def test_sequence_does_not_depend_on_the_batch_or_on_threads(backend, text):
 def test_node_of_a_tree_scores_as_its_path(backend, text, held):
     first_chain, nodes = text[: held + 3], text[held + 3 : held + 3 + len(PARENTS)]
     backend.read([Read(1, 0, first_chain[:held], keep=0)])
-    tree = backend.read(
-        [Read(1, held, first_chain[held:] + nodes, PARENTS, keep=len(nodes) + 1)]
-    )
+    rest = first_chain[held:] + nodes
+    tree = backend.read([Read(1, held, rest, PARENTS, keep=len(nodes) + 1)])
     backend.open(2, 100)
     paths: list[list[int]] = []
     for node, parent in enumerate(PARENTS):

@@ -28,7 +28,7 @@ from foreword.model.view import view
 from foreword.types import SamplingParams
 from grids import NEEDS_C
 from other_tokenizers import NEAR, pair
-from running import Case, distribution, drafter, engine, finish, plain, prompts
+from running import Case, distribution, drafter, engine, finish, outputs, plain, prompts
 from tiny_sizes import linear, sizes
 
 pytestmark = NEEDS_C
@@ -47,12 +47,9 @@ SIZES = sizes(64, 96, 4, 2, head_dim=16) | dict(
 def random(*layers: str, **others: int) -> hf.PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(len(layers))
-        named = SIZES | others
-        model = hf.AutoModelForCausalLM.from_config(
-            hf.Qwen3_5TextConfig(
-                **named, num_hidden_layers=len(layers), layer_types=[*layers]
-            )
-        )
+        named = dict(SIZES, num_hidden_layers=len(layers), layer_types=[*layers])
+        config = hf.Qwen3_5TextConfig(**named | others)
+        model = hf.AutoModelForCausalLM.from_config(config)
         tiny_models.disturb(model)
     return model.eval()
 
@@ -73,19 +70,12 @@ def draft() -> Model:
 
 @cache
 def requests() -> list[Case]:
-    settings = product((0.0, 0.8), prompts()[:3])
-    return [
-        Case(
-            prompt,
-            SamplingParams(
-                temperature=heat,
-                seed=seed,
-                max_tokens=(24, 31)[seed % 2],
-                ignore_eos=True,
-            ),
-        )
-        for seed, (heat, prompt) in enumerate(settings)
-    ]
+    cases = []
+    for seed, (heat, prompt) in enumerate(product((0.0, 0.8), prompts()[:3])):
+        long = dict(max_tokens=(24, 31)[seed % 2], ignore_eos=True)
+        params = SamplingParams(temperature=heat, seed=seed, **long)
+        cases.append(Case(prompt, params))
+    return cases
 
 
 @cache
@@ -97,19 +87,12 @@ def convolving() -> Model:
     """Nothing but convolutions between its gates, and attention."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(5)
-        sizes = {
-            name: size
-            for name, size in SIZES.items()
-            if not name.startswith(("linear", "head"))
-        }
-        config = hf.Lfm2Config(
-            **sizes,
-            num_hidden_layers=4,
-            layer_types=["conv", "conv", ATTENTION, "conv"],
-        )
-        return Model(
-            hf.AutoModelForCausalLM.from_config(config).eval().to(torch.bfloat16)
-        )
+        others = ("linear", "head")
+        sizes = {name: SIZES[name] for name in SIZES if not name.startswith(others)}
+        layers = ["conv", "conv", ATTENTION, "conv"]
+        config = hf.Lfm2Config(**sizes, num_hidden_layers=4, layer_types=layers)
+        model = hf.AutoModelForCausalLM.from_config(config).eval()
+        return Model(model.to(torch.bfloat16))
 
 
 @cache
@@ -122,6 +105,10 @@ def said():
     return plain(short(), requests())
 
 
+def near_draft():
+    return replace(pair(NEAR, "bfloat16"), model=draft())
+
+
 DRAFTERS = {
     "a chain": lambda answers: Foresight(known(answers()), spoilt=0.3),
     "a tree": lambda answers: RandomTree(known(answers()), spoilt=0.3),
@@ -129,12 +116,8 @@ DRAFTERS = {
     "recycled": lambda _: RecyclingDrafter(),
     "a draft model with states too": lambda _: LanguageModelDrafter(draft()),
     "a draft model with attention alone": lambda _: drafter("lm", "bfloat16"),
-    "a draft model of another vocabulary": lambda _: IntersectionDrafter(
-        replace(pair(NEAR, "bfloat16"), model=draft())
-    ),
-    "another spelling": lambda _: StringMatchDrafter(
-        replace(pair(NEAR, "bfloat16"), model=draft())
-    ),
+    "a draft model of another vocabulary": lambda _: IntersectionDrafter(near_draft()),
+    "another spelling": lambda _: StringMatchDrafter(near_draft()),
     "its twin": lambda _: LanguageModelDrafter(built(*LAYERS)),
 }
 
@@ -148,7 +131,7 @@ def states_of(backend):
 def check(model: Model, name: str, slots: int, answers) -> None:
     loop = engine(model, DRAFTERS[name](answers), 7, slots=slots, chunk=5)
     got = finish(loop, requests())
-    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert outputs(got) == outputs(answers())
     assert loop.failed is None
     assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
     assert states_of(model.backend) == {}
@@ -176,10 +159,9 @@ def test_text_is_the_same_with_states_of_convolutions(name, slots):
 def test_draft_model_with_states_of_convolutions():
     loop = engine(short(), LanguageModelDrafter(convolving()), 7)
     got = finish(loop, requests())
-    assert [answer.said for answer in got] == [answer.said for answer in said()]
-    assert sum(answer.sequence.stats.accepted for answer in got) > sum(
-        answer.sequence.stats.rounds for answer in got
-    )
+    assert outputs(got) == outputs(said())
+    stats = [answer.sequence.stats for answer in got]
+    assert sum(one.accepted for one in stats) > sum(one.rounds for one in stats)
 
 
 @pytest.mark.parametrize(
@@ -187,22 +169,16 @@ def test_draft_model_with_states_of_convolutions():
 )
 def test_sampled_drafts_leave_no_trace(rule):
     """Greedy text read with drafts beside it is that of a read in one piece."""
-    loop = engine(
-        target(), LanguageModelDrafter(draft()), 5, rule=rule, slots=4, chunk=5
-    )
+    drafter = LanguageModelDrafter(draft())
+    loop = engine(target(), drafter, 5, rule=rule, slots=4, chunk=5)
     got = finish(loop, requests())
     assert loop.failed is None
     assert any(answer.sequence.stats.accepted for answer in got)
     for answer in got:
         if answer.sequence.params.greedy:
-            said, tokens = (
-                distribution(target(), answer.sequence.tokens).argmax(-1).tolist(),
-                answer.sequence.tokens,
-            )
-            assert (
-                said[answer.sequence.prompt - 1 : -1]
-                == tokens[answer.sequence.prompt :]
-            )
+            start, tokens = answer.sequence.prompt, answer.sequence.tokens
+            said = distribution(target(), tokens).argmax(-1).tolist()
+            assert said[start - 1 : -1] == tokens[start:]
 
 
 def test_grown_tree_may_exceed_the_slots():
@@ -211,14 +187,13 @@ def test_grown_tree_may_exceed_the_slots():
     """
     loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
     got = finish(loop, requests())
-    assert [answer.said for answer in got] == [answer.said for answer in answers()]
+    assert outputs(got) == outputs(answers())
     assert max(answer.sequence.stats.rounds for answer in got) <= 10
 
 
 def text(count: int) -> list[int]:
-    return torch.randint(
-        8192, (count,), generator=torch.Generator().manual_seed(3)
-    ).tolist()
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(8192, (count,), generator=generator).tolist()
 
 
 @pytest.fixture
@@ -238,19 +213,15 @@ def test_text_taken_back_is_read_anew_once(backend):
     assert (state.folded, state.back) == (40, 0)
     seen = [backend.read([Read(1, 34, words[34:40], keep=1)])]
     assert (state.folded, state.back) == (28, 12)
-    seen += [
-        backend.read([Read(1, past, words[past : past + 4], keep=1)])
-        for past in (36, 30, 34)
-    ]
+    reads = [Read(1, past, words[past : past + 4], keep=1) for past in (36, 30, 34)]
+    seen += [backend.read([read]) for read in reads]
     assert state.folded == 28  # nothing of this was read anew
     backend.read([Read(2, 0, words[:34], keep=0)])
     assert torch.equal(seen[-1], backend.read([Read(2, 34, words[34:38], keep=1)]))
     backend.read([Read(1, 38, words[38:55], keep=0)])
     assert state.folded == 55 - 12
-    assert torch.equal(
-        backend.read([Read(1, 55, words[55:], keep=1)]),
-        distribution(target(), words)[-1:],
-    )
+    last = backend.read([Read(1, 55, words[55:], keep=1)])
+    assert torch.equal(last, distribution(target(), words)[-1:])
 
 
 def test_accepted_branch_is_read_anew_as_accepted(backend):
@@ -271,9 +242,8 @@ def test_large_steps_decay_as_they_should():
         mixer.A_log.fill_(-7)
         model = model.to(torch.bfloat16)
         truth = copy.deepcopy(model).float()(torch.tensor([text(40)])).logits[0]
-    assert (distribution(Model(model), text(40)) - truth).pow(
-        2
-    ).mean().sqrt() < 0.05 * truth.std()
+    error = distribution(Model(model), text(40)) - truth
+    assert error.pow(2).mean().sqrt() < 0.05 * truth.std()
 
 
 @pytest.mark.parametrize("back", [0, 9])
@@ -285,33 +255,24 @@ def test_more_draft_tokens_than_slots(backend, back):
     parents = [max(node - 1 - node % 3, -1) for node in range(3 * SLOTS)]
     # Three draft tokens were accepted: the first two are known from the read
     # before, the last one is read again.
-    tree = backend.read(
-        [
-            Read(
-                1,
-                52,
-                draft_tokens[2:3] + nodes[: len(parents)],
-                parents,
-                keep=len(parents) + 1,
-            )
-        ]
-    )
+    read = draft_tokens[2:3] + nodes[: len(parents)]
+    tree = backend.read([Read(1, 52, read, parents, keep=len(parents) + 1)])
     for last in (0, 5, 17, len(parents) - 1):
         path, node = list[int](), last
         while node >= 0:
             path, node = [nodes[node], *path], parents[node]
-        assert torch.equal(
-            tree[last + 1], distribution(target(), words + draft_tokens[:3] + path)[-1]
-        )
+        wanted = distribution(target(), words + draft_tokens[:3] + path)[-1]
+        assert torch.equal(tree[last + 1], wanted)
 
 
 def test_many_scores_of_one_text(backend):
     words = text(400)
-    assert torch.equal(
-        backend.read([Read(1, 0, words, keep=400)])[-1:],
-        backend.read([Read(2, 0, words, keep=1)]),
-    )
+    every, last = (Read(1, 0, words, keep=400), Read(2, 0, words, keep=1))
+    assert torch.equal(backend.read([every])[-1:], backend.read([last]))
     assert states_of(backend)[1].state.slots == SLOTS  # these were no draft tokens
+
+
+HEADS = dict(linear_num_value_heads=4, linear_num_key_heads=4)
 
 
 @pytest.mark.parametrize(
@@ -319,14 +280,7 @@ def test_many_scores_of_one_text(backend):
     [
         (dict(hidden_act="gelu_pytorch_tanh"), "another activation"),
         (dict(linear_key_head_dim=24), "unusual sizes"),
-        (
-            dict(
-                linear_num_value_heads=4,
-                linear_num_key_heads=4,
-                linear_value_head_dim=20,
-            ),
-            "unusual sizes",
-        ),
+        (dict(HEADS, linear_value_head_dim=20), "unusual sizes"),
     ],
 )
 def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
@@ -337,10 +291,8 @@ def test_other_sizes_are_refused_and_read_through_the_cache(others, why):
 
 
 def test_without_any_attention_it_is_refused():
-    assert (
-        refused(random(STATE, STATE).to(torch.bfloat16))
-        == "none of its layers has attention"
-    )
+    model = random(STATE, STATE).to(torch.bfloat16)
+    assert refused(model) == "none of its layers has attention"
 
 
 def test_halves_cannot_be_left_out_of_such_a_model():

@@ -23,7 +23,7 @@ from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
-from running import Case, engine, finish, prompts
+from running import Case, engine, finish, outputs, prompts
 from tiny_models import build
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -48,27 +48,21 @@ def script(
     other; all scores.
     """
     said, tokens = [], list(range(40, 90))
-    read_hidden = (
-        (lambda reads: backend.read_hidden(reads, layers))
-        if layers
-        else (lambda reads: (backend.read(reads),))
-    )
+
+    def read(*reads: Read) -> None:
+        if layers:
+            said.extend(backend.read_hidden([*reads], layers))
+        else:
+            said.append(backend.read([*reads]))
+
     backend.open(1, 64)
     backend.open(2, 64)
-    said += read_hidden(
-        [Read(1, 0, tokens[:21], keep=3), Read(2, 0, tokens[7:12], keep=0)]
-    )
-    said += read_hidden(
-        [
-            Read(2, 5, tokens[12:14] + tokens[:7], TREE, keep=8),
-            Read(1, 21, tokens[21:22]),
-        ]
-    )
+    read(Read(1, 0, tokens[:21], keep=3), Read(2, 0, tokens[7:12], keep=0))
+    tree = Read(2, 5, tokens[12:14] + tokens[:7], TREE, keep=8)
+    read(tree, Read(1, 21, tokens[21:22]))
     backend.move(2, [10, 11], 7)
-    said += read_hidden(
-        [Read(2, 9, tokens[20:21] + tokens[30:33], [-1, -1, 0], keep=4)]
-    )
-    said += read_hidden([Read(2, 10, tokens[33:35], [-1, -1, 0, 1, 3], keep=2, held=3)])
+    read(Read(2, 9, tokens[20:21] + tokens[30:33], [-1, -1, 0], keep=4))
+    read(Read(2, 10, tokens[33:35], [-1, -1, 0, 1, 3], keep=2, held=3))
     backend.close(1)
     backend.close(2)
     return said
@@ -129,38 +123,29 @@ def test_kernel_knows_windows_caps_sinks_and_sizes(name):
 def test_tree_of_draft_tokens_does_not_change_the_text(which, kernel, temperature):
     model = Model(load(which, torch.float32).to(DEVICE))
     model.backend = CudaGraphBackend(model.hf, at_once, (16, 32, 64), kernel=kernel)
-    params = SamplingParams(
-        temperature=temperature, seed=3, max_tokens=4 if kernel else 16, ignore_eos=True
-    )
+    options = dict(seed=3, max_tokens=4 if kernel else 16, ignore_eos=True)
+    params = SamplingParams(temperature=temperature, **options)
     asked = [prompt[:7] for prompt in prompts()[:2]] if kernel else prompts()[:2]
     requests = [Case(prompt, params) for prompt in asked]
     want = finish(engine(model), requests)
     got = finish(engine(model, RandomTree(known(want), spoilt=0.3), 6), requests)
-    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert outputs(got) == outputs(want)
     model.backend = PoolBackend(model.hf)
-    assert [answer.said for answer in finish(engine(model), requests)] == [
-        answer.said for answer in want
-    ]
+    assert outputs(finish(engine(model), requests)) == outputs(want)
 
 
 def by_the_sheet(query, keys, values, sheet, scoring: launch.Scoring, at):
     """The kernel in plain tensors: everything that it may know is in the sheet."""
     words, splits, _ = at
     key = torch.arange(splits * launch.SPLIT)
-    line = {
-        name: sheet[:, name, None].long()
-        for name in (launch.RUN, launch.LENGTH, launch.CHAIN_ROWS, launch.POSITION)
-    }
-    node = key - line[launch.CHAIN_ROWS]
-    word = (
-        sheet[:, words : words + launch.MOST // 32]
-        .long()
-        .gather(1, node.clamp(0, launch.MOST - 1) // 32)
-    )
-    seen = (key < line[launch.CHAIN_ROWS]) | (
-        (node >= 0) & (key < line[launch.LENGTH]) & ((word >> (node % 32)) & 1).bool()
-    )
-    places = (line[launch.RUN] + key).clamp(max=len(keys) - 1)
+    names = (launch.RUN, launch.LENGTH, launch.CHAIN_ROWS)
+    run, length, chain = (sheet[:, name, None].long() for name in names)
+    node = key - chain
+    bits = sheet[:, words : words + launch.MOST // 32].long()
+    word = bits.gather(1, node.clamp(0, launch.MOST - 1) // 32)
+    ancestor = (node >= 0) & (key < length) & ((word >> (node % 32)) & 1).bool()
+    seen = (key < chain) | ancestor
+    places = (run + key).clamp(max=len(keys) - 1)
     group = query.shape[1] // keys.shape[1]
     k, v = (held[places].repeat_interleave(group, 2) for held in (keys, values))
     scores = torch.einsum("rhd,rkhd->rhk", query, k) * scoring.scale
@@ -211,10 +196,8 @@ def test_recording_reads_only_memory_that_stays(traced):
     assert (traced.recorded, traced.played) == (7, 14)
     hf.set_attn_implementation("foreword")
     pooled = PoolBackend(hf)
-    same(
-        found,
-        [*script(pooled), *script(pooled, (0, 2)), *script(pooled), at_length(pooled)],
-    )
+    first = [*script(pooled), *script(pooled, (0, 2))]
+    same(found, [*first, *script(pooled), at_length(pooled)])
 
 
 def test_text_longer_than_the_largest_shape_is_read_in_parts():
@@ -263,19 +246,15 @@ def test_a_recording_that_fails_is_done_without():
     same(found, script(CudaGraphBackend(hf, at_once, (16, 32), kernel=False)))
     with pytest.raises(RuntimeError, match="not permitted"):
         script(CudaGraphBackend(hf, Failing(0), kernel=False))
+    full = Failing(1, torch.OutOfMemoryError)
     with pytest.raises(ModelError, match=r"forward over 16 rows: .*Lower"):
-        script(
-            CudaGraphBackend(
-                hf, Failing(1, torch.OutOfMemoryError), (16, 32), kernel=False
-            )
-        )
+        script(CudaGraphBackend(hf, full, (16, 32), kernel=False))
 
 
 @NO_GPU
 def test_probe_takes_the_pool_without_recordings(monkeypatch):
-    monkeypatch.setattr(
-        cuda_build, "refused", lambda _: None
-    )  # as if there were a GPU, which the recorder then does not find
+    # as if there were a GPU, which the recorder then does not find
+    monkeypatch.setattr(cuda_build, "refused", lambda _: None)
     backend, capability = choose(build("llama"), [])
     assert type(backend) is PoolBackend
     assert capability.backend == "pool"
@@ -285,10 +264,9 @@ def test_probe_takes_the_pool_without_recordings(monkeypatch):
 def test_no_gpu_and_no_triton_are_said(monkeypatch):
     assert refused(build("llama")) == "it needs CUDA"
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(
-        sys.modules, "foreword.model.executors.cuda.kernels", raising=False
-    )
-    monkeypatch.delattr("foreword.model.executors.cuda.kernels", raising=False)
+    kernels = "foreword.model.executors.cuda.kernels"
+    monkeypatch.delitem(sys.modules, kernels, raising=False)
+    monkeypatch.delattr(kernels, raising=False)
     assert "pip install triton" in launch.library.__wrapped__()
 
 
@@ -301,11 +279,8 @@ def on_devices(*devices: str) -> torch.nn.Module:
         for name, weight in [*model.named_parameters()]:
             module, _, own = name.rpartition(".")
             device = names.pop(0) if len(names) > 1 else names[0]
-            setattr(
-                model.get_submodule(module),
-                own,
-                torch.nn.Parameter(torch.empty(weight.shape, device=device)),
-            )
+            moved = torch.nn.Parameter(torch.empty(weight.shape, device=device))
+            setattr(model.get_submodule(module), own, moved)
     return model
 
 
@@ -341,20 +316,17 @@ def test_weights_on_several_devices_are_refused(monkeypatch, devices):
 
 def test_without_triton_a_gpu_is_of_no_use(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(
-        cuda_backend, "library", lambda: "there is no Triton here: pip install triton"
-    )
-    assert (
-        refused(on_devices("cuda:0")) == "there is no Triton here: pip install triton"
-    )
+    why = "there is no Triton here: pip install triton"
+    monkeypatch.setattr(cuda_backend, "library", lambda: why)
+    assert refused(on_devices("cuda:0")) == why
 
 
 def test_error_without_memory_names_what_to_lower(monkeypatch):
     def full(*_: object) -> None:
-        raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 2.00 GiB, of which 1.00 GiB is "
-            "free.\nMore"
+        said = (
+            "CUDA out of memory. Tried to allocate 2.00 GiB, of which 1.00 GiB is free."
         )
+        raise torch.OutOfMemoryError(f"{said}\nMore")
 
     backend = CudaGraphBackend(build("llama"), at_once, kernel=False)
     script(backend)

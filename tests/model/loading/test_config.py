@@ -30,8 +30,10 @@ def test_a_config_that_is_no_object_is_refused(copied, text):
         Model.load(copied, device="cpu")
 
 
-SIZES = """vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size head_dim
-max_position_embeddings""".split()
+SIZES = """
+vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads
+intermediate_size head_dim max_position_embeddings
+""".split()
 
 
 @pytest.mark.parametrize("value", ["12", 0, -1, 1.5, True])
@@ -47,36 +49,31 @@ def test_sizes_that_are_not_told_are_an_error_of_ours(copied, value):
         Model.load(configured(copied, vocab_size=value), device="cpu")
 
 
-LONG = {"rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 64}
+def yarn(factor, **more):
+    return {"rope_type": "yarn", "factor": factor, **more}
+
+
+def long(short_factor, long_factor):
+    lists = dict(short_factor=short_factor, long_factor=long_factor)
+    sizes = dict(factor=2.0, original_max_position_embeddings=64)
+    return {"rope_type": "longrope", **sizes, **lists}
 
 
 @pytest.mark.parametrize(
     ("rope", "said"),
     [
-        ({"rope_type": "yarn", "factor": 0}, "must be a finite number above 0, got 0"),
-        ({"rope_type": "yarn", "factor": -2.0}, "factor must be"),
-        ({"rope_type": "yarn", "factor": math.nan}, "factor must be"),
-        ({"rope_type": "yarn", "factor": "two"}, "factor must be"),
-        (
-            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0},
-            "original_max_position_embed",
-        ),
+        (yarn(0), "factor must be a finite number above 0, got 0"),
+        (yarn(-2.0), "factor must be"),
+        (yarn(math.nan), "factor must be"),
+        (yarn("two"), "factor must be"),
+        (yarn(2.0, original_max_position_embeddings=0), "original_max_position_embed"),
         ({"rope_type": "dynamic", "factor": math.inf}, "factor must be"),
         ({"rope_type": "linear", "factor": 0.0}, "factor must be"),
         ({"rope_type": "default", "rope_theta": -1.0}, "rope_theta must be"),
         ({"rope_type": "nonsense"}, "nonsense"),
-        (
-            {**LONG, "short_factor": [1.0], "long_factor": [1.0]},
-            "short_factor must be a list of 32 numbers.* got 1",
-        ),
-        (
-            {**LONG, "short_factor": [1.0] * 32, "long_factor": [0.0] * 32},
-            "long_factor must be a list of finite",
-        ),
-        (
-            {**LONG, "short_factor": [1.0] * 32, "long_factor": [math.nan] * 32},
-            "long_factor must be a list of finite",
-        ),
+        (long([1.0], [1.0]), "short_factor must be a list of 32 numbers.* got 1"),
+        (long([1.0] * 32, [0.0] * 32), "long_factor must be a list of finite"),
+        (long([1.0] * 32, [math.nan] * 32), "long_factor must be a list of finite"),
         ("text", "rope_parameters must be a table"),
     ],
 )
@@ -87,16 +84,9 @@ def test_rotary_factors_that_cannot_be_are_refused(copied, rope, said):
 
 
 def test_longrope_of_the_right_length_is_loaded(copied):
-    rope = {
-        **LONG,
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 32,
-        "long_factor": [2.0] * 32,
-    }
-    assert (
-        Model.load(configured(copied, rope_parameters=rope), device="cpu").context
-        == 1024
-    )
+    rope = {**long([1.0] * 32, [2.0] * 32), "rope_theta": 10000.0}
+    configured(copied, rope_parameters=rope)
+    assert Model.load(copied, device="cpu").context == 1024
 
 
 def test_a_dtype_that_torch_does_not_have_is_refused(copied):

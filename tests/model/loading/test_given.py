@@ -12,9 +12,11 @@ from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.native.supported import refused
 from foreword.model.loading.given import twin
+from tiny_models import differing
 
 ASKED = SamplingParams(temperature=0.8, seed=5, max_tokens=24)
 PROMPT = "The capital of France is"
+NOWHERE = "/no/such/folder"
 
 
 def loaded(dtype: torch.dtype = torch.float32):
@@ -25,40 +27,31 @@ def loaded(dtype: torch.dtype = torch.float32):
 def test_model_in_memory_has_the_text_of_its_folder(dtype):
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=dtype).train()
     ids = torch.arange(10)[None]
-    before, kinds = (
-        {name: w.clone() for name, w in hf.state_dict().items()},
-        [type(m) for m in hf.modules()],
-    )
+    before = {name: weight.clone() for name, weight in hf.state_dict().items()}
+    kinds = [type(module) for module in hf.modules()]
     logits, attention = hf(ids).logits, hf.config._attn_implementation
     llm = LLM(hf, draft=starter.draft())
     got = llm.generate(PROMPT, ASKED)[0]
-    assert (
-        got.text
-        == LLM(starter.draft(), dtype=str(dtype).removeprefix("torch."), method="none")
-        .generate(PROMPT, ASKED)[0]
-        .text
-    )
+    name = str(dtype).removeprefix("torch.")
+    plain = LLM(starter.draft(), dtype=name, method="none")
+    assert got.text == plain.generate(PROMPT, ASKED)[0].text
     assert got.stats.accepted > 0
     assert hf.training
     assert hf.config._attn_implementation == attention
     assert [type(module) for module in hf.modules()] == kinds
-    assert all(
-        torch.equal(before[name], weight) for name, weight in hf.state_dict().items()
-    )
+    assert differing(before, hf.state_dict()) == []
     assert torch.equal(hf(ids).logits, logits)
 
 
 def test_a_twin_shares_every_weight_and_no_module():
     hf = loaded()
     made = twin(hf)
-    pointers = [
+    ours, theirs = (
         {tensor.data_ptr() for tensor in model.state_dict().values()}
         for model in (hf, made)
-    ]
-    assert pointers[0] == pointers[1]
-    assert not {id(module) for module in hf.modules()} & {
-        id(module) for module in made.modules()
-    }
+    )
+    assert ours == theirs
+    assert not {*map(id, hf.modules())} & {*map(id, made.modules())}
 
 
 def test_its_tokenizer_may_be_given():
@@ -66,10 +59,8 @@ def test_its_tokenizer_may_be_given():
     hf.config.name_or_path = ""
     with pytest.raises(InvalidRequest, match=r"find the tokenizer.*Give tokenizer="):
         LLM(hf)
-    for tokenizer in (
-        AutoTokenizer.from_pretrained(starter.target()),
-        starter.target(),
-    ):
+    folder = starter.target()
+    for tokenizer in (AutoTokenizer.from_pretrained(folder), folder):
         assert LLM(hf, tokenizer=tokenizer).generate(PROMPT, ASKED)[0].text
 
 
@@ -92,19 +83,9 @@ def test_what_is_no_model_is_no_target(unchecked, target):
 )
 def test_what_is_no_model_is_no_draft(unchecked, draft):
     draft = AutoModel.from_pretrained(starter.draft()) if draft == "base" else draft
+    method = "cascade(suffix, lm)" if isinstance(draft, dict) else None
     with pytest.raises(InvalidRequest, match=r"must be a folder|it has no LM head"):
-        LLM(
-            "/no/such/folder",
-            draft=draft,
-            method="cascade(suffix, lm)" if isinstance(draft, dict) else None,
-        )
-
-
-def test_a_tokenizer_that_is_none_is_refused(unchecked):
-    with pytest.raises(
-        InvalidRequest, match=r"'tokenizer' must be a tokenizer.*, got 7"
-    ):
-        LLM("/no/such/folder", tokenizer=7)
+        LLM(NOWHERE, draft=draft, method=method)
 
 
 def test_a_model_in_memory_is_not_cast_or_moved():
@@ -122,6 +103,7 @@ def test_a_model_in_memory_must_hold_numbers():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"tokenizer": 7}, "'tokenizer' must be a tokenizer of transformers.*, got 7"),
         ({"dtype": "float99"}, "'dtype' must be 'auto' or one of"),
         ({"dtype": None}, "'dtype' must be 'auto' or one of"),
         ({"device": "nowhere"}, "cannot use device 'nowhere'"),
@@ -136,7 +118,7 @@ def test_a_model_in_memory_must_hold_numbers():
 )
 def test_bad_options_are_refused_before_a_model_is_loaded(unchecked, options, said):
     with pytest.raises((InvalidRequest, ModelError, ValueError), match=said):
-        LLM("/no/such/folder", **options)
+        LLM(NOWHERE, **options)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +134,7 @@ def test_float32_in_memory_is_quantized_as_its_folder(form):
             assert llm.target.capability.backend == "native"
             texts.append(llm.generate("The little dog", params)[0].tokens)
     assert texts[0] == texts[1]
-    assert all(
-        torch.equal(weight, before[name]) for name, weight in given.state_dict().items()
-    )
+    assert differing(before, given.state_dict()) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -43,31 +43,31 @@ def changed(folder: Path, edit: Edit) -> Path:
     return folder
 
 
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    return Model.load(folder, device="cpu", dtype="float32").hf.state_dict()
+
+
 def renamed(tensors: dict[str, Tensor]) -> None:
     for name in list(tensors):
         tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+
+def adding(name: str, *shape: int) -> Edit:
+    return lambda tensors: tensors.update({name: torch.ones(*shape or (2,))})
+
+
+def filling(value: float) -> Edit:
+    return lambda tensors: tensors[LAYER][3, 4].fill_(value)
 
 
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
         (lambda tensors: tensors.pop(LAYER), f"it lacks {LAYER}"),
-        (
-            lambda tensors: tensors.update(strange=torch.ones(2)),
-            "config has no place for",
-        ),
-        (
-            lambda tensors: tensors.update({LAYER: torch.ones(2, 2)}),
-            rf"{LAYER} has the shape \[2, 2\], not \[384, 128\]",
-        ),
-        (
-            lambda tensors: tensors[LAYER][3, 4].fill_(float("nan")),
-            f"{LAYER} holds NaN or infinite numbers",
-        ),
-        (
-            lambda tensors: tensors[LAYER][3, 4].fill_(float("-inf")),
-            f"{LAYER} holds NaN or infinite numbers",
-        ),
+        (adding("strange"), "it holds strange, which its config has no place for"),
+        (adding(LAYER, 2, 2), rf"{LAYER} has the shape \[2, 2\], not \[384, 128\]"),
+        (filling(float("nan")), f"{LAYER} holds NaN or infinite numbers"),
+        (filling(float("-inf")), f"{LAYER} holds NaN or infinite numbers"),
     ],
     ids=["missing", "unexpected", "mismatched", "NaN", "infinite"],
 )
@@ -84,12 +84,9 @@ def test_a_matrix_of_zeros_is_refused_as_incomplete(copied, name):
 
 
 def test_matrix_of_zeros_runs_from_memory(copied):
-    given = AutoModelForCausalLM.from_pretrained(
-        changed(copied, lambda tensors: tensors[LAYER].zero_())
-    )
-    assert (
-        LLM(given, method="none").generate("a", SamplingParams(max_tokens=1))[0].tokens
-    )
+    changed(copied, lambda tensors: tensors[LAYER].zero_())
+    llm = LLM(AutoModelForCausalLM.from_pretrained(copied), method="none")
+    assert llm.generate("a", SamplingParams(max_tokens=1))[0].tokens
 
 
 @pytest.mark.parametrize("form", ["int4", "int8"])
@@ -130,22 +127,17 @@ def test_a_config_of_more_or_fewer_layers_is_refused(copied, layers, said):
     "edit",
     [
         renamed,
-        lambda tensors: tensors.update(
-            {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(32)}
-        ),
+        adding("model.layers.0.self_attn.rotary_emb.inv_freq", 32),
         lambda tensors: tensors.update(
             {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
         ),
-        lambda tensors: tensors.update({"vision_tower.encoder.weight": torch.ones(2)}),
+        adding("vision_tower.encoder.weight"),
     ],
     ids=["without a prefix", "an old table", "a head that is tied", "eyes"],
 )
 def test_tensors_not_used_for_text_do_not_matter(copied, edit):
-    kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
-    found = Model.load(
-        changed(copied, edit), device="cpu", dtype="float32"
-    ).hf.state_dict()
-    assert tiny_models.differing(kept, found) == []
+    found = weights_of(changed(copied, edit))
+    assert tiny_models.differing(weights_of(starter.draft()), found) == []
 
 
 def test_only_vision_weights_may_be_missing(tmp_path):
@@ -157,14 +149,10 @@ def test_only_vision_weights_may_be_missing(tmp_path):
             del tensors[name]
 
     changed(tmp_path, blind)
-    assert (
-        Model.load(tmp_path, dtype="float32", device="cpu").vocab == tiny_models.VOCAB
-    )
-    last = next(
-        name
-        for name in sorted(load_file(tmp_path / "model.safetensors"))
-        if name.endswith("up_proj.weight")
-    )
+    model = Model.load(tmp_path, dtype="float32", device="cpu")
+    assert model.vocab == tiny_models.VOCAB
+    names = sorted(load_file(tmp_path / "model.safetensors"))
+    last = next(name for name in names if name.endswith("up_proj.weight"))
     changed(tmp_path, lambda tensors: tensors.pop(last))
     with pytest.raises(ModelError, match=r"it lacks .*up_proj\.weight"):
         Model.load(tmp_path, dtype="float32", device="cpu")
@@ -178,9 +166,8 @@ def test_numbers_too_large_for_a_dtype_are_refused(copied):
 
 
 def test_config_may_name_another_dtype(copied):
-    model = Model.load(
-        configured(copied, dtype="float16"), device="cpu", dtype="float32"
-    )
+    configured(copied, dtype="float16")
+    model = Model.load(copied, device="cpu", dtype="float32")
     assert model.dtype == torch.float32
 
 
@@ -258,22 +245,17 @@ def test_pickled_weights_that_hold_code_are_refused_and_not_run(copied, head):
 def test_pickled_tensors_are_read(copied):
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
-    kept = Model.load(starter.draft(), device="cpu", dtype="float32").hf.state_dict()
-    assert (
-        tiny_models.differing(
-            kept, Model.load(copied, device="cpu", dtype="float32").hf.state_dict()
-        )
-        == []
-    )
+    kept = weights_of(starter.draft())
+    assert tiny_models.differing(kept, weights_of(copied)) == []
+
+
+ONE_FILE = '{"weight_map": {"a": "one.safetensors"}}'
 
 
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        (
-            '{"weight_map": {"a": "one.safetensors"}}',
-            "names one.safetensors, which does",
-        ),
+        (ONE_FILE, "names one.safetensors, which does not exist"),
         ('{"weight_map": null}', "names no files"),
         ("null", "holds no JSON object"),
         ("{", "is not JSON"),

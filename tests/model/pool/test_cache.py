@@ -14,13 +14,9 @@ FEW = 6
 """Token ids, so few that texts begin alike."""
 texts = st.tuples(st.integers(0, 2), st.integers(1, 4 * PAGE))
 """What a text begins with, and its tokens."""
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["open", "read", "back", "close"]), st.integers(0, 2), texts
-    ),
-    min_size=3,
-    max_size=30,
-)
+kinds = st.sampled_from(["open", "read", "back", "close"])
+step = st.tuples(kinds, st.integers(0, 2), texts)
+steps = st.lists(step, min_size=3, max_size=30)
 
 
 def tokens_of(kind: int, length: int) -> list[int]:
@@ -40,18 +36,14 @@ class Written(PagePool):
 
     def read(self, id: int, start: int, text: list[int], final: int) -> None:
         table = self.extend(id, start, len(text))
-        for position, row in zip(
-            range(start, len(text)), table.rows(start, len(text)), strict=True
-        ):
+        for position, row in enumerate(table.rows(start, len(text)), start):
             assert row == table.row(position)
             self.rows[row] = tuple(text[: position + 1])
         self.note(id, start, text[start:], len(text) - start, final)
 
     def holds(self, id: int, text: list[int]) -> bool:
-        return all(
-            self.rows[self[id].row(place)] == tuple(text[: place + 1])
-            for place in range(len(text))
-        )
+        found = [self.rows[self[id].row(place)] for place in range(len(text))]
+        return found == [tuple(text[: place + 1]) for place in range(len(text))]
 
 
 @given(steps, st.none() | st.integers(1, 12))
@@ -71,22 +63,15 @@ def test_every_text_finds_its_own_rows_whatever_others_do(steps, most):
         else:
             # rows may be given up, and read again
             start = len(held[name]) if what == "read" else len(held[name]) // 2
-            held[name] = held[name][:start] + [
-                (token + (what == "back")) % FEW for token in text
-            ]
-            held[name] = held[name][: 4 * PAGE]
-            if len(held[name]) > start:
-                pool.read(
-                    name,
-                    start,
-                    held[name],
-                    final=max(0, len(held[name]) - start - length % 5),
-                )
+            further = [(token + (what == "back")) % FEW for token in text]
+            held[name] = (held[name][:start] + further)[: 4 * PAGE]
+            more = len(held[name]) - start
+            if more > 0:
+                pool.read(name, start, held[name], final=max(0, more - length % 5))
         assert all(pool.holds(one, text) for one, text in held.items())
         pages = [page for one in held for page in pool[one].pages]
-        assert pool.used == PAGE * len(set(pages)), (
-            "a page that several texts use counts once"
-        )
+        # a page that several texts use counts once
+        assert pool.used == PAGE * len(set(pages))
         assert pool.used <= pool.held <= PAGE * pool.count
         assert pool.limit is None or pool.held <= max(pool.limit, pool.used)
         assert sorted(set(pool._free)) == pool._free
@@ -112,17 +97,14 @@ def filled(pool: PagePool, id: int, text: list[int], tenant: str = "") -> int:
 def test_longest_prefix_in_whole_pages_is_found():
     pool, text = PagePool(), list(range(3 * PAGE))
     assert filled(pool, 1, text) == 0
-    assert filled(pool, 2, text) == 2 * PAGE, (
-        "not the last page: its last token must be read for its logits"
-    )
+    # not the last page: its last token must be read for its logits
+    assert filled(pool, 2, text) == 2 * PAGE
     assert filled(pool, 3, [*text, 7]) == 3 * PAGE
     assert filled(pool, 4, [*text[:100], *text]) == PAGE
     assert filled(pool, 5, text, tenant="another") == 0
     assert filled(pool, 6, text, tenant="another") == 2 * PAGE
-    assert (pool.prefixes.queries, pool.prefixes.hits) == (
-        5 * len(text) + 1 + len(text) + 100,
-        8 * PAGE,
-    )
+    assert pool.prefixes.queries == 5 * len(text) + 1 + len(text) + 100
+    assert pool.prefixes.hits == 8 * PAGE
 
 
 def test_text_going_back_into_a_shared_page_copies_it():
@@ -137,11 +119,8 @@ def test_text_going_back_into_a_shared_page_copies_it():
     assert pool[1].pages[1] != pool[2].pages[1]
     assert pool.holds(1, text)
     assert pool.holds(2, other)
-    for wanted, held in (
-        (text, 2 * PAGE),
-        (other, 2 * PAGE),
-        ([*text[:70], *other], PAGE),
-    ):
+    third = [*text[:70], *other]
+    for wanted, held in ((text, 2 * PAGE), (other, 2 * PAGE), (third, PAGE)):
         assert pool.open(3, 4 * PAGE, wanted) == held
         assert pool.holds(3, wanted[:held])
 
@@ -179,9 +158,8 @@ def test_pages_of_ended_texts_go_oldest_first():
     # used again, so the other is older now; takes one page
     assert filled(pool, 3, [1] * (2 * PAGE + 1)) == 2 * PAGE
     assert pool.held == 4 * PAGE
-    assert filled(pool, 4, [2] * (2 * PAGE + 1)) == PAGE, (
-        "the end of a text goes before its beginning"
-    )
+    # the end of a text goes before its beginning
+    assert filled(pool, 4, [2] * (2 * PAGE + 1)) == PAGE
 
 
 def test_open_sequences_get_pages_beyond_the_limit():
@@ -199,9 +177,8 @@ def test_weights_that_changed_make_every_text_unknown():
     pool.prefixes.clear()
     assert filled(pool, 2, [1] * 2 * PAGE) == 0
     pool.close(1)
-    assert filled(pool, 3, [1] * 2 * PAGE) == PAGE, (
-        "of the second, which was read since"
-    )
+    # of the second, which was read since
+    assert filled(pool, 3, [1] * 2 * PAGE) == PAGE
 
 
 def test_only_the_moved_branch_is_part_of_the_text():
@@ -259,9 +236,10 @@ def test_text_grows_into_adjacent_and_free_pages():
     assert pool.count == 4
 
 
-def written(
-    pool: KVPool, rows: list[int], *, layer: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+NOWHERE = torch.tensor([], dtype=torch.int64)
+
+
+def written(pool: KVPool, rows: list[int], *, layer: int = 0):
     # one row of padding, not written
     key, value = torch.randn(len(rows) + 1, 2, 4), torch.randn(len(rows) + 1, 2, 3)
     pool.write(layer, key, value, torch.tensor(rows))
@@ -275,9 +253,7 @@ def test_growing_moves_no_row_and_new_rows_are_finite():
     key, value = written(pool, [3, 9, 5])
     last = pool.extend(1, 10, 40 * PAGE).row(39 * PAGE)
     late, _ = written(pool, [last])
-    keys, values = pool.write(
-        0, late[:0], value[:0], torch.tensor([], dtype=torch.int64)
-    )
+    keys, values = pool.write(0, late[:0], value[:0], NOWHERE)
     assert torch.equal(keys[[3, 9, 5]], key)
     assert torch.equal(values[[3, 9, 5]], value)
     assert torch.equal(keys[[last]], late)
@@ -292,9 +268,7 @@ def test_accepted_branch_is_moved_in_every_layer():
     before = [written(pool, list(range(10)), layer=layer) for layer in range(3)]
     pool.move(torch.tensor([4, 5, 8]), torch.tensor([3, 4, 5]))
     for layer, (key, value) in enumerate(before):
-        keys, values = pool.write(
-            layer, key[:0], value[:0], torch.tensor([], dtype=torch.int64)
-        )
+        keys, values = pool.write(layer, key[:0], value[:0], NOWHERE)
         assert torch.equal(keys[3:6], key[[4, 5, 8]])
         assert torch.equal(values[3:6], value[[4, 5, 8]])
         assert torch.equal(keys[:3], key[:3])

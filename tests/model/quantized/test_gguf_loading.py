@@ -21,6 +21,8 @@ from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.quantized import gguf_file
+from generating import greedy
+from tiny_models import differing
 
 QUANTIZED = Path(__file__).parent / "mixed.gguf"
 """A Llama of random weights, by llama-quantize; see the README beside it."""
@@ -51,36 +53,27 @@ def test_numbers_are_those_of_the_checkpoint(plain, checkpoint):
     read = load_weights(plain, read_config(plain), torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
     expected = model.state_dict()
-    assert {
-        name
-        for name, weight in read.state_dict().items()
-        if torch.equal(weight, expected[name])
-    } == set(expected)
+    assert differing(read.state_dict(), expected) == []
     assert not any(hasattr(layer, "coded") for layer in read.modules())
     assert read.config.name_or_path == str(plain)
 
 
 def test_codes_are_the_weights(file):
     read = load_weights(file, read_config(file), torch.bfloat16)
-    coded = {
-        name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")
-    }
+    coded = [layer for layer in read.modules() if hasattr(layer, "coded")]
     # the LM head, which is the embeddings here, and seven of each layer
     assert len(coded) == 15
-    for layer in coded.values():
+    for layer in coded:
         assert torch.equal(layer.coded.read().dense().to(torch.bfloat16), layer.weight)
 
 
 def test_text_is_that_of_transformers_from_the_same_file(file):
-    theirs = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
-    )
-    tokens = AutoTokenizer.from_pretrained(
-        file.parent, gguf_file=file.name, trust_remote_code=False
-    )(PROMPT).input_ids
-    written = theirs.generate(
-        torch.tensor([tokens]), do_sample=False, max_new_tokens=24, pad_token_id=0
-    )[0]
+    source = dict(gguf_file=file.name, trust_remote_code=False)
+    load = AutoModelForCausalLM.from_pretrained
+    theirs = load(file.parent, dtype=torch.float32, **source)
+    tokens = AutoTokenizer.from_pretrained(file.parent, **source)(PROMPT).input_ids
+    options = greedy(24) | dict(pad_token_id=0)
+    written = theirs.generate(torch.tensor([tokens]), **options)[0]
     llm = LLM(file, dtype="float32", method="none")
     assert llm.generate(PROMPT, GREEDY)[0].tokens == written[len(tokens) :].tolist()
 
@@ -139,71 +132,49 @@ def test_special_tokens_beyond_ascii_are_found_in_text(plain, tmp_path):
     ("split", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)]
 )
 def test_some_splits_keep_whole_words(plain, tmp_path, split, begins):
-    file = gguf_files.quantized(
-        plain,
-        tmp_path / "model.gguf",
-        "Q8_0",
-        **{
-            "tokenizer.ggml.pre": split,
-            "tokenizer.ggml.add_bos_token": None,
-            "tokenizer.ggml.bos_token_id": 2,
-        },
-    )
+    fields = dict(pre=split, add_bos_token=None, bos_token_id=2)
+    more = {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+    file = gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **more)
     read = load_tokenizer(file)
     assert read.backend_tokenizer.model.ignore_merges == begins
     assert (read("The").input_ids[0] == 2) == begins
 
 
 def test_a_split_that_is_not_known_is_a_warning(plain, tmp_path):
-    file = gguf_files.quantized(
-        plain, tmp_path / "model.gguf", "Q8_0", **{"tokenizer.ggml.pre": "viking"}
-    )
+    more = {"tokenizer.ggml.pre": "viking"}
+    file = gguf_files.quantized(plain, tmp_path / "model.gguf", "Q8_0", **more)
     with pytest.warns(UserWarning, match="'viking', which is read as GPT-2's"):
         load_tokenizer(file)
 
 
 def test_types_of_llama_quantize_are_read():
     read = load_weights(QUANTIZED, read_config(QUANTIZED), torch.float32)
-    kinds = {
-        tensor.name: tensor.tensor_type.name
-        for tensor in gguf.GGUFReader(QUANTIZED).tensors
-    }
-    assert set(kinds.values()) == {"F32", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}
-    coded = {
-        name: layer for name, layer in read.named_modules() if hasattr(layer, "coded")
-    }
+    kinds = [one.tensor_type.name for one in gguf.GGUFReader(QUANTIZED).tensors]
+    assert set(kinds) == {"F32", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}
+    coded = [layer for layer in read.modules() if hasattr(layer, "coded")]
     # but for the embeddings
-    assert len(coded) == sum(kind != "F32" for kind in kinds.values()) - 1
-    for layer in coded.values():
+    assert len(coded) == sum(kind != "F32" for kind in kinds) - 1
+    for layer in coded:
         assert torch.equal(layer.coded.read().dense(), layer.weight)
 
 
 def test_chats_follow_the_template_of_the_file(plain, tmp_path):
-    template = (
-        "{% for message in messages %}<|user|>{{ message['content'] }}<|end|>{% endfor "
-        "%}<|assistant|>"
-    )
-    file = gguf_files.quantized(
-        plain, tmp_path / "chat.gguf", "Q8_0", **{"tokenizer.chat_template": template}
-    )
+    turn = "<|user|>{{ message['content'] }}<|end|>"
+    template = "{% for message in messages %}" + turn + "{% endfor %}<|assistant|>"
+    more = {"tokenizer.chat_template": template}
+    file = gguf_files.quantized(plain, tmp_path / "chat.gguf", "Q8_0", **more)
     llm = LLM(file, method="none")
     tokens = llm.render([{"role": "user", "content": "The"}])
-    assert (
-        llm.tokenizer.convert_ids_to_tokens(tokens)
-        == "<|user|> The <|end|> <|assistant|>".split()
-    )
+    words = llm.tokenizer.convert_ids_to_tokens(tokens)
+    assert words == "<|user|> The <|end|> <|assistant|>".split()
 
 
 def test_tokens_that_end_a_turn_end_the_text(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.float32)
-    more = {
-        "tokenizer__ggml__eos_token_id": 3,
-        "tokenizer__ggml__eot_token_id": 5,
-        "rope__dimension_count": 64,
-    }
-    config = read_config(
-        gguf_files.write(model, tmp_path / "model.gguf", "llama", **more)
-    )
+    ends = dict(tokenizer__ggml__eos_token_id=3, tokenizer__ggml__eot_token_id=5)
+    more = ends | dict(rope__dimension_count=64)
+    file = gguf_files.write(model, tmp_path / "model.gguf", "llama", **more)
+    config = read_config(file)
     assert (config.eos_token_id, config.bos_token_id) == ([3, 5], None)
 
 
@@ -276,11 +247,8 @@ def test_a_missing_package_is_named(plain, tmp_path, monkeypatch):
 def test_a_type_that_is_not_supported_is_named(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
     kind = gguf.GGMLQuantizationType.IQ2_XXS
-    writer.add_tensor(
-        "token_embd.weight",
-        torch.zeros(8, 66, dtype=torch.uint8).numpy(),
-        raw_dtype=kind,
-    )
+    codes = torch.zeros(8, 66, dtype=torch.uint8).numpy()
+    writer.add_tensor("token_embd.weight", codes, raw_dtype=kind)
     gguf_files.finish(writer)
     with pytest.raises(ModelError, match=r"token_embd\.weight: its type IQ2_XXS"):
         Model.load(tmp_path / "model.gguf")
@@ -309,8 +277,5 @@ def test_files_that_hold_something_else_are_refused(
 def test_a_file_without_a_tokenizer_says_so():
     with pytest.raises(ModelError, match=r"tokenizer from .*mixed\.gguf: .*=False"):
         load_tokenizer(QUANTIZED)
-    assert (
-        LLM(QUANTIZED, tokenizer=False, method="none")
-        .generate([[1, 2, 3]], GREEDY)[0]
-        .tokens
-    )
+    llm = LLM(QUANTIZED, tokenizer=False, method="none")
+    assert llm.generate([[1, 2, 3]], GREEDY)[0].tokens

@@ -75,10 +75,8 @@ def test_weights_are_those_of_the_whole_file(whole, split, named):
 
 def test_embeddings_are_the_lm_head_only_where_no_part_holds_one(tmp_path):
     """Transformers asks the tensors of the file that it is given."""
-    config = AutoConfig.for_model(
-        "llama", **sizes(64, 96, 2, layers=1), vocab_size=64, tie_word_embeddings=False
-    )
-    model = random(config)
+    options = sizes(64, 96, 2, layers=1, vocab_size=64, tie_word_embeddings=False)
+    model = random(AutoConfig.for_model("llama", **options))
     more = {"rope__dimension_count": 32}
     path = gguf_files.write(model, tmp_path / "whole.gguf", "llama", **more)
     found = read_config(gguf_files.split(path, tmp_path / "model.gguf", PARTS)[0])
@@ -160,11 +158,10 @@ def test_a_part_that_is_not_in_the_cache_is_named(cached):
 @pytest.mark.parametrize("lacking", range(PARTS))
 def test_a_missing_part_is_named(parts, lacking):
     named = parts[(lacking + 1) % PARTS]
+    missing = parts[lacking].name
     parts[lacking].unlink()
     for load in (Model.load, load_tokenizer, LLM):
-        with pytest.raises(
-            ModelError, match=f"lacks {parts[lacking].name}\\. Download"
-        ):
+        with pytest.raises(ModelError, match=f"lacks {missing}\\. Download"):
             load(named)
 
 
@@ -189,7 +186,7 @@ EMBEDDINGS, NORM = "token_embd.weight", "output_norm.weight"
     ("second", "reason"),
     [
         ((1, 3, 2, NORM), r"a-00002-of-00002\.gguf holds part 2 of 3, not part 2 of 2"),
-        ((1, 2, 9, NORM), ("part of another model .* count is 9, not 2")),
+        ((1, 2, 9, NORM), ("part of another model .*count is 9, not 2")),
         ((1, 2, 2, EMBEDDINGS), (r"both hold the tensor token_embd\.weight")),
         ((1, 2, 2, NORM, "output.weight"), ("there are 2 tensors, and .* hold 3")),
     ],

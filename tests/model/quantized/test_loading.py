@@ -53,8 +53,16 @@ def changed(part: str, change: Callable[[Tensor], Tensor]) -> Edit:
     )
 
 
-def missing(part: str) -> Edit:
-    return lambda tensors: tensors.pop(LAYER + part)
+def first(part: str, count: int) -> Edit:
+    """Keep so many rows of a part."""
+    return changed(part, lambda held: held[:count])
+
+
+STRANGE = partial(dict.update, strange=torch.ones(2))
+
+
+def missing(*parts: str) -> Edit:
+    return lambda tensors: [tensors.pop(LAYER + part) for part in parts]
 
 
 @pytest.mark.parametrize(
@@ -68,39 +76,29 @@ def missing(part: str) -> Edit:
         ("compressed-w8a8", missing(".weight_scale"), "holds int8 and has no scale"),
         ("bitsandbytes-nf4", missing(".weight.absmax"), r"\.weight\.absmax is missing"),
         ("bitsandbytes-nf4", missing(".weight.nested_absmax"), "absmax is missing"),
-        (
-            "bitsandbytes-8",
-            lambda tensors: [
-                missing(part)(tensors) for part in (".SCB", ".weight_format")
-            ],
-            "no scale",
-        ),
+        ("bitsandbytes-8", missing(".SCB", ".weight_format"), "has no scale"),
         ("bitsandbytes-8", missing(".SCB"), r"\.SCB is missing"),
         ("torchao-int8", missing("._weight_scale"), r"\._weight_scale is missing"),
         ("gptq-4", changed(".scales", lambda held: held[:, :32]), "16 bits a weight"),
         ("awq", changed(".qweight", lambda held: held[:, :4]), r"the shape \[64, 4\]"),
-        ("awq", changed(".qweight", lambda held: held[:48]), r"shape \[128, 48\]"),
-        ("awq", changed(".qweight", lambda held: held[:33]), "not divide its 33"),
+        ("awq", first(".qweight", 48), r"\.weight has the shape \[128, 48\]"),
+        ("awq", first(".qweight", 33), "2 groups, which do not divide its 33 inputs"),
         (
             "compressed-w8a8",
-            changed(".weight_scale", lambda held: held[:9]),
-            r"\.weight_scale has the shape \[9, 1\]",
+            first(".weight_scale", 9),
+            r"_scale has the shape \[9, 1\]",
         ),
         (
             "compressed-w4a16-asym",
             changed(".weight_zero_point", lambda held: held[:, :1]),
             r"\.weight_zero_point is for 1 groups, not 2",
         ),
-        ("compressed-w8a8", changed(".weight", lambda held: held.float()), "float32"),
-        (
-            "bitsandbytes-nf4",
-            changed(".weight", lambda held: held[:99]),
-            r"\.weight holds 198 codes, not 8192",
-        ),
+        ("compressed-w8a8", changed(".weight", Tensor.float), "holds float32"),
+        ("bitsandbytes-nf4", first(".weight", 99), "holds 198 codes, not 8192"),
         (
             "torchao-int8",
-            changed("._weight_qdata", lambda held: held.int()),
-            "holds int32, and only int8 is read",
+            changed("._weight_qdata", Tensor.int),
+            "holds int32, and only",
         ),
         (
             "gptq-4-act-order",
@@ -108,11 +106,7 @@ def missing(part: str) -> Edit:
             "a group of inputs that is not one of 2",
         ),
         ("gptq-4", changed(".scales", lambda held: held * float("nan")), "holds NaN"),
-        (
-            "gptq-4",
-            lambda tensors: tensors.update(strange=torch.ones(2)),
-            "it holds strange, which its config has no",
-        ),
+        ("gptq-4", STRANGE, "it holds strange, which its config has no place for"),
         ("gptq-4", lambda tensors: tensors.pop("model.norm.weight"), r"lacks model\."),
     ],
 )
@@ -128,14 +122,12 @@ def test_other_bits_are_refused(tmp_path):
 
     with pytest.raises(ModelError, match=f"{LAYER}\\.qweight has 6 bits a weight"):
         loaded(edited("gptq-4", tmp_path / "gptq", six))
+    more = changed(".weight_packed", lambda held: held.repeat(1, 2)[:, :12])
     with pytest.raises(ModelError, match="has 6 bits a weight and 128 outputs"):
-        loaded(
-            edited(
-                "compressed-w4a16",
-                tmp_path / "w6",
-                changed(".weight_packed", lambda held: held.repeat(1, 2)[:, :12]),
-            )
-        )
+        loaded(edited("compressed-w4a16", tmp_path / "w6", more))
+
+
+TRANSFORMED = dict(transform_config={"config_groups": {}})
 
 
 @pytest.mark.parametrize(
@@ -144,11 +136,7 @@ def test_other_bits_are_refused(tmp_path):
         ("gptq-4", dict(checkpoint_format="marlin"), "checkpoint_format='marlin'"),
         ("awq", dict(version="gemv"), "version='gemv' of its"),
         ("awq", dict(bits=3), "bits=3 of its quantization_config is not supported"),
-        (
-            "compressed-w8a8",
-            dict(transform_config={"config_groups": {}}),
-            "transform_config of its quantization_config",
-        ),
+        ("compressed-w8a8", TRANSFORMED, "transform_config of its quantization_config"),
         ("gptq-4", dict(quant_method="sixbits"), "quant_method='sixbits'"),
     ],
 )
@@ -166,65 +154,42 @@ def test_pickled_weights_are_refused(tmp_path):
 
 def test_zero_biases_that_the_model_lacks_do_not_matter(tmp_path):
     """Old releases of AutoGPTQ gave a bias to every quantized layer."""
-    biased = edited(
-        "gptq-4",
-        tmp_path / "zero",
-        lambda tensors: tensors.update({f"{LAYER}.bias": torch.zeros(128)}),
-    )
-    assert (
-        tiny_models.differing(
-            loaded(biased).state_dict(), loaded(RECORDED / "gptq-4").state_dict()
-        )
-        == []
-    )
-    biased = edited(
-        "gptq-4",
-        tmp_path / "one",
-        lambda tensors: tensors.update({f"{LAYER}.bias": torch.ones(128)}),
-    )
+
+    def biased(bias: Tensor) -> nn.Module:
+        edit = partial(dict.update, **{f"{LAYER}.bias": bias})
+        return loaded(edited("gptq-4", tmp_path, edit))
+
+    plain = loaded(RECORDED / "gptq-4").state_dict()
+    assert tiny_models.differing(biased(torch.zeros(128)).state_dict(), plain) == []
     with pytest.raises(ModelError, match=f"{LAYER}\\.bias, which its config has no"):
-        loaded(biased)
+        biased(torch.ones(128))
 
 
 def test_scales_of_other_shapes_are_read(tmp_path):
-    one = edited(
-        "compressed-w8a8",
-        tmp_path / "one",
-        changed(".weight_scale", lambda held: held[0]),
-    )
-    flat = edited(
-        "compressed-w8a8",
-        tmp_path / "flat",
-        changed(".weight_scale", lambda held: held[:, 0]),
-    )
+    def read(change: Callable[[Tensor], Tensor]) -> nn.Module:
+        edit = changed(".weight_scale", change)
+        return loaded(edited("compressed-w8a8", tmp_path, edit)).get_submodule(LAYER)
+
     whole = loaded(RECORDED / "compressed-w8a8").get_submodule(LAYER)
-    assert torch.equal(loaded(flat).get_submodule(LAYER).weight, whole.weight)
-    found = loaded(one).get_submodule(LAYER)
+    assert torch.equal(read(lambda held: held[:, 0]).weight, whole.weight)
     scale = whole.coded.read().scale.values
-    assert torch.equal(found.weight / scale[0], whole.weight / scale)
+    one = read(lambda held: held[0])
+    assert torch.equal(one.weight / scale[0], whole.weight / scale)
 
 
 def test_the_order_of_activations_is_read(tmp_path):
     """With groups of inputs that are no runs a layer has no few bits; -1 means that the
     order is not used.
     """
-    plain, order = (
-        loaded(RECORDED / "compressed-w4a16").get_submodule(LAYER),
-        torch.arange(64).remainder(2).int(),
-    )
+    plain = loaded(RECORDED / "compressed-w4a16").get_submodule(LAYER)
+    order = torch.arange(64).remainder(2).int()
     coded = plain.coded.read()
     codes, scale = coded.codes.float() - 8, coded.scale.values
-    for index in (
-        order,
-        torch.full_like(order, -1),
-        torch.arange(64).div(32, rounding_mode="floor").int(),
-    ):
+    for index in (order, torch.full_like(order, -1), torch.arange(64).int() // 32):
         edit = partial(dict.update, **{f"{LAYER}.weight_g_idx": index})
         found = loaded(edited("compressed-w4a16", tmp_path, edit)).get_submodule(LAYER)
-        assert torch.equal(
-            found.weight,
-            codes * scale[:, order.long()] if index is order else plain.weight,
-        )
+        mixed = codes * scale[:, order.long()]
+        assert torch.equal(found.weight, mixed if index is order else plain.weight)
         assert hasattr(found, "coded") == (index is not order)
 
 
@@ -246,32 +211,22 @@ def test_matrices_are_found_in_any_file_and_under_any_name(tmp_path, name):
     plain = quantizing.int8(tmp_path)
     quantizing.shard(tmp_path, 3)
     model = loaded(tmp_path)
-    layers = {
-        part: layer for part, layer in model.named_modules() if hasattr(layer, "coded")
-    }
-    assert len(layers) == sum(
-        part.endswith("_proj.weight") and ".experts." not in part for part in plain
-    )
-    assert all(
-        torch.equal(layer.coded.read().dense(), layer.weight)
-        for layer in layers.values()
-    )
+    layers = [layer for layer in model.modules() if hasattr(layer, "coded")]
+    matrices = [part for part in plain if part.endswith("_proj.weight")]
+    assert len(layers) == sum(".experts." not in part for part in matrices)
+    for layer in layers:
+        assert torch.equal(layer.coded.read().dense(), layer.weight)
     whole = tmp_path / "plain"
     build(name).save_pretrained(whole)
-    save_file(
-        {part: tensor.float().contiguous() for part, tensor in plain.items()},
-        whole / "model.safetensors",
-    )
+    tensors = {part: tensor.float().contiguous() for part, tensor in plain.items()}
+    save_file(tensors, whole / "model.safetensors")
     assert tiny_models.differing(model.state_dict(), loaded(whole).state_dict()) == []
 
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = Path(
-        shutil.copytree(
-            starter.draft(), tmp_path_factory.mktemp("draft"), dirs_exist_ok=True
-        )
-    )
+    folder = tmp_path_factory.mktemp("draft")
+    shutil.copytree(starter.draft(), folder, dirs_exist_ok=True)
     quantizing.int8(folder)
     return folder
 
@@ -281,22 +236,18 @@ def test_every_backend_scores_with_the_dequantized_weights(quantized, backend):
     if backend == "native" and forward.reason() is not None:
         pytest.skip(f"no native kernel here: {forward.reason()}")
     dtype = torch.bfloat16 if backend == "native" else torch.float32
-    model, tokens = (
-        Model.load(quantized, dtype=dtype, device="cpu", backend=backend),
-        list(range(5, 25)),
-    )
+    model = Model.load(quantized, dtype=dtype, device="cpu", backend=backend)
     model.open(1, 40)
-    found = [
-        model.read([Read(1, at, [token], keep=1)]) for at, token in enumerate(tokens)
-    ]
+    tokens = list(range(5, 25))
+    reads = [Read(1, at, [token], keep=1) for at, token in enumerate(tokens)]
+    found = torch.cat([model.read([read]) for read in reads])
     with torch.inference_mode():
         scores = loaded(quantized, dtype).float()(torch.tensor([tokens])).logits[0]
     whole = scores.log_softmax(-1)
     # there rows are rounded to 8 bits, in groups of 128 at most
     most = 0.01 if backend == "native" else 0.001
-    assert (whole.exp() * (whole - torch.cat(found).float().log_softmax(-1))).sum(
-        -1
-    ).max() < most
+    difference = whole - found.float().log_softmax(-1)
+    assert (whole.exp() * difference).sum(-1).max() < most
 
 
 def test_drafted_text_is_the_text_of_the_quantized_target(quantized):
