@@ -2,6 +2,7 @@
 say, under each rule.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -27,19 +28,12 @@ TEXTS, TOKENS = 20, 48
 @cache
 def rounds(rule: str, temperature: float) -> tuple[list[int], list[Request]]:
     """One draft token a round: which of them were kept, text by text, and the texts."""
-    params = [
-        SamplingParams(
-            temperature=temperature, seed=s, max_tokens=TOKENS, ignore_eos=True
-        )
-        for s in range(TEXTS)
-    ]
-    requests = [Case(prompts()[seed % 5], params[seed]) for seed in range(TEXTS)]
-    answers = finish(
-        engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5), requests
-    )
-    return [answer.deltas for answer in answers], [
-        answer.sequence for answer in answers
-    ]
+    long = SamplingParams(temperature=temperature, max_tokens=TOKENS, ignore_eos=True)
+    requests = [Case(prompts()[n % 5], replace(long, seed=n)) for n in range(TEXTS)]
+    loop = engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5)
+    answers = finish(loop, requests)
+    deltas = [answer.deltas for answer in answers]
+    return deltas, [answer.sequence for answer in answers]
 
 
 def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -57,15 +51,12 @@ def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 # each rule and each temperature once; `make test-all` has the other pairs too
-@pytest.mark.parametrize(
-    ("rule", "temperature"),
-    [
-        ("rejection", 0.7),
-        ("match", 1.0),
-        pytest.param("rejection", 1.0, marks=pytest.mark.slow),
-        pytest.param("match", 0.7, marks=pytest.mark.slow),
-    ],
-)
+PAIRS = [("rejection", 0.7), ("match", 1.0)]
+SLOW = [("rejection", 1.0), ("match", 0.7)]
+PAIRS += [pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW]
+
+
+@pytest.mark.parametrize(("rule", "temperature"), PAIRS)
 def test_acceptance_follows_the_two_distributions(rule, temperature):
     all_deltas, sequences = rounds(rule, temperature)
     kept, probabilities = [], []
@@ -78,9 +69,8 @@ def test_acceptance_follows_the_two_distributions(rule, temperature):
         for delta in deltas:
             if delta.drafted:
                 kept.append(float(delta.origins[0] == "accepted"))
-                probabilities.append(
-                    predicted(rule, p[place - 1 : place], q[place - 1 : place])[0]
-                )
+                before = slice(place - 1, place)
+                probabilities.append(predicted(rule, p[before], q[before])[0])
             place += len(delta.tokens)
     # Given the text so far, a round is kept with its own probability: the sum of what
     # is left over is a martingale.
@@ -89,20 +79,16 @@ def test_acceptance_follows_the_two_distributions(rule, temperature):
     error = (expected * (1 - expected)).sum().sqrt() / len(kept)
     assert len(kept) > 450
     assert error < 0.02, "too few rounds to say anything"
-    assert abs(surplus.mean()) < 3 * error, (
-        f"{sum(kept) / len(kept):.3f} kept, {expected.mean():.3f} expected"
-    )
+    assert abs(surplus.mean()) < 3 * error, f"{expected.mean():.3f} expected"
 
 
 def test_prediction_for_shared_noise_is_that_of_drawing_with_it():
     rng = torch.Generator().manual_seed(0)
     p, q = (torch.randn(1, 12, generator=rng).mul(1.5).softmax(-1) for _ in range(2))
-    noise = -torch.log(
-        -torch.log(torch.rand(200_000, 12, generator=rng, dtype=torch.float64))
-    )
-    same = (
-        ((p.log() + noise).argmax(-1) == (q.log() + noise).argmax(-1)).double().mean()
-    )
+    uniform = torch.rand(200_000, 12, generator=rng, dtype=torch.float64)
+    noise = -torch.log(-torch.log(uniform))
+    ours, theirs = ((one.log() + noise).argmax(-1) for one in (p, q))
+    same = (ours == theirs).double().mean()
     assert abs(same - predicted("match", p, q)[0]) < 4 * (0.25 / 200_000) ** 0.5
     assert predicted("match", p, q)[0] < predicted("rejection", p, q)[0]
     assert predicted("match", p, p)[0] == pytest.approx(1, abs=1e-5)

@@ -43,8 +43,29 @@ little in both.
 """
 
 
-def sequence(id: int = 1) -> Request:
-    return Request(id, [1, 2, 3], 3, SamplingParams(), seed=0)
+def sequence(id: int = 1, **options: float) -> Request:
+    return Request(id, [1, 2, 3], 3, SamplingParams(**options), seed=0)
+
+
+def learn(
+    budget: AdaptiveBudget, one: Request, clock: Clock, count: int, kept: float
+) -> None:
+    """Learn from a round in which this share of so many draft tokens was kept."""
+    result = RoundResult(count, count, round(kept * count), clock.propose, clock.total)
+    budget.learn(one, result)
+
+
+def batch_round(
+    budget: AdaptiveBudget, batch: list[Request], kept: float, propose: float
+) -> float:
+    """Draft for a whole batch at the costs of LONG_ROUNDS; return the seconds."""
+    counts = [budget.nodes(one, len(batch) - 1) for one in batch]
+    rows = sum(counts)
+    clock = Clock(propose=propose * rows, score=8.0 + rows / 32, verify=0.01)
+    budget.on_timing(len(batch) + rows, clock)
+    for one, count in zip(batch, counts, strict=True):
+        learn(budget, one, clock, count, kept)
+    return clock.total
 
 
 def play(
@@ -65,32 +86,16 @@ def play(
         score = 1.0 + count if steep else 1.0
         clock = Clock(propose=propose * count, score=score, verify=0.01)
         budget.on_timing(1 + count, clock)
-        budget.learn(
-            one,
-            RoundResult(count, count, round(count * kept), clock.propose, clock.total),
-        )
+        learn(budget, one, clock, count, kept)
         asked.append(count)
     return asked
 
 
 def test_losses_of_a_batch_do_not_stop_a_single_sequence():
-    budget, batch = (
-        AdaptiveBudget(LONG_ROUNDS),
-        [sequence(number) for number in range(32)],
-    )
+    budget = AdaptiveBudget(LONG_ROUNDS)
+    batch = [sequence(number) for number in range(32)]
     for kept in [1.0] * 40 + [0.0] * 10:
-        counts = [budget.nodes(one, 31) for one in batch]
-        clock = Clock(
-            propose=0.05 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01
-        )
-        budget.on_timing(32 + sum(counts), clock)
-        for one, count in zip(batch, counts, strict=True):
-            budget.learn(
-                one,
-                RoundResult(
-                    count, count, round(kept * count), clock.propose, clock.total
-                ),
-            )
+        batch_round(budget, batch, kept, propose=0.05)
     assert budget.drafting_cost.measured
     budget.on_timing(32, Clock(score=8.0))
     for one in batch:
@@ -101,33 +106,17 @@ def test_losses_of_a_batch_do_not_stop_a_single_sequence():
 
 
 def test_losses_of_a_batch_are_counted_in_single_rounds():
-    budget, batch, lost, seconds = (
-        AdaptiveBudget(LONG_ROUNDS),
-        [sequence(number) for number in range(32)],
-        [],
-        0.0,
-    )
-    for _ in range(100):
-        counts = [budget.nodes(one, 31) for one in batch]
-        clock = Clock(
-            propose=0.2 * sum(counts), score=8.0 + sum(counts) / 32, verify=0.01
-        )
-        budget.on_timing(32 + sum(counts), clock)
-        for one, count in zip(batch, counts, strict=True):
-            budget.learn(one, RoundResult(count, count, 0, clock.propose, clock.total))
-        lost.append(clock.total - 8.01)
-        seconds += clock.total
+    budget = AdaptiveBudget(LONG_ROUNDS)
+    batch = [sequence(number) for number in range(32)]
+    rounds = [batch_round(budget, batch, 0.0, propose=0.2) for _ in range(100)]
+    lost, seconds = [one - 8.01 for one in rounds], sum(rounds)
     assert sum(lost) > 0, "it tries"
     # a plain round of one takes 1 second
     assert sum(lost) <= C.loss_budget + C.share * 1.01 * seconds + 2 * max(lost)
 
 
 def test_fixed_is_fixed():
-    assert [FixedBudget(3).nodes(sequence(), others) for others in range(3)] == [
-        3,
-        3,
-        3,
-    ]
+    assert {FixedBudget(3).nodes(sequence(), others) for others in range(3)} == {3}
 
 
 def test_only_policies_that_need_costs_measure_them():
@@ -164,9 +153,7 @@ def test_heuristic_goes_up_by_two_and_down_by_one():
         schedule.learn(sequence(), outcome(schedule.nodes(sequence(), 0), 0))
     assert schedule.nodes(sequence(), 0) == 1
     schedule.learn(sequence(), outcome(0, 0))
-    assert schedule.nodes(sequence(), 0) == 1, (
-        "where nothing was drafted nothing was kept in vain"
-    )
+    assert schedule.nodes(sequence(), 0) == 1, "nothing drafted, nothing lost"
     schedule.release(sequence())
     assert schedule.nodes(sequence(), 0) == 5
 
@@ -195,9 +182,8 @@ def even(tokens: int) -> torch.Tensor:
 )
 def test_chain_ends_before_draft_token_that_is_too_uncertain(ends, most):
     assert ends.chains
-    assert [ends.stops(sequence(), 1, even(tokens)) for tokens in range(1, 10)] == [
-        n > most for n in range(1, 10)
-    ]
+    for tokens in range(1, 10):
+        assert ends.stops(sequence(), 1, even(tokens)) == (tokens > most)
     assert not ends.stops(sequence(), 0, even(9)), "one draft token is always made"
     assert ends.nodes(sequence(), 0) == 40
 
@@ -211,31 +197,23 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     assert isinstance(ends, AcceptanceBudget)
     one = sequence()
     half = [ends.stops(one, depth, even(2)) for depth in range(3)]
-    assert half == [False, True, True], (
-        "0.5, 0.25, 0.125: the second is kept with less than 0.3"
-    )
-    assert [ends.stops(one, depth, even(1)) for depth in range(9)] == [False] * 9, (
-        "it begins again with each chain"
-    )
-    greedy = Request(9, [1], 1, SamplingParams(temperature=0), seed=0)
-    assert [ends.stops(greedy, depth, even(2)) for depth in range(9)] == [False] * 9, (
-        "temperature 0 has its own odds"
-    )
+    assert half == [False, True, True], "0.5, 0.25, 0.125, and the threshold is 0.3"
+    # it begins again with each chain, and temperature 0 has its own odds
+    greedy = sequence(9, temperature=0)
+    for text, tokens in ((one, 1), (greedy, 2)):
+        assert not any(ends.stops(text, depth, even(tokens)) for depth in range(9))
     ends.release(one)
     ends.release(one)
-    for name, said in (
+    short = '{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}'
+    (tmp_path / "odds" / "acceptance.json").write_text(short)
+    for name, words in (
         ("acceptance", "takes a folder .* acceptance:DIR"),
         ("svip:x", "nothing after its name"),
+        (f"acceptance:{tmp_path}", "cannot read an acceptance model"),
+        (f"acceptance:{tmp_path / 'odds'}", "differ in length"),
     ):
-        with pytest.raises(InvalidRequest, match=said):
+        with pytest.raises(InvalidRequest, match=words):
             policy(name)
-    with pytest.raises(InvalidRequest, match="cannot read an acceptance model"):
-        policy(f"acceptance:{tmp_path}")
-    (tmp_path / "odds" / "acceptance.json").write_text(
-        '{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}'
-    )
-    with pytest.raises(InvalidRequest, match="differ in length"):
-        policy(f"acceptance:{tmp_path / 'odds'}")
 
 
 def test_the_threshold_follows_what_was_kept():
@@ -252,9 +230,7 @@ def test_the_threshold_follows_what_was_kept():
     settled = one.threshold
     one.learn(sequence(), outcome(40, 3))
     one.learn(sequence(), outcome(0, 0))
-    assert one.threshold == settled, (
-        "a chain of full length says nothing about when to end"
-    )
+    assert one.threshold == settled, "a full chain says nothing about its end"
 
 
 def test_accepted_draft_tokens_raise_the_budget():
@@ -266,9 +242,7 @@ def test_rejected_drafting_backs_off():
     tried = [place for place, count in enumerate(asked) if count]
     late = [place for place in tried if place >= 100]
     assert len(late) < 0.1 * 500
-    assert late, (
-        "it must try again, or a text that becomes easy would never be drafted at"
-    )
+    assert late, "it must try again: a text may become easy"
     assert max(asked[100:]) <= 2
 
 
@@ -289,9 +263,8 @@ def test_losses_are_bounded(draft_token):
 def test_expensive_draft_tokens_are_tried_more_rarely():
     again = []
     for draft_token in (0.001, 0.8, 3.0):
-        asked = play(
-            AdaptiveBudget(FLAT), sequence(), 1000, kept=0.0, propose=draft_token
-        )
+        budget = AdaptiveBudget(FLAT)
+        asked = play(budget, sequence(), 1000, kept=0.0, propose=draft_token)
         again.append(sum(count > 0 for count in asked[C.loss_budget :]))
     assert again == sorted(again, reverse=True)
     assert again[0] > 2 * again[2] > 0, "but never for good"
@@ -313,9 +286,8 @@ def test_what_some_texts_win_others_may_lose():
     play(budget, easy, 100, kept=1.0, propose=0.1)
     play(budget, hard, 60, kept=0.0, propose=2.0)
     play(budget, easy, 20, kept=1.0, propose=0.1)
-    assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0, (
-        "drafting wins on the whole: no text waits"
-    )
+    # drafting wins on the whole: no text waits
+    assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0
 
 
 def test_what_first_draft_token_of_process_takes_is_no_loss():
@@ -335,14 +307,11 @@ def test_pace_of_greedy_texts_is_kept_apart():
 
     At their pace a second of drafting must earn more than drawn texts do.
     """
-    budget, easy = (
-        AdaptiveBudget(FLAT),
-        Request(1, [1], 1, SamplingParams(temperature=0), seed=0),
-    )
+    budget, easy = AdaptiveBudget(FLAT), sequence(1, temperature=0)
     play(budget, easy, 50, kept=1.0)
     fast = budget.pace
     assert fast > 4, "tokens for each forward"
-    play(budget, Request(2, [1], 1, SamplingParams(temperature=1), seed=0), 1, kept=0.0)
+    play(budget, sequence(2, temperature=1), 1, kept=0.0)
     assert budget.pace < 1.1
     budget.nodes(easy, 0)
     assert budget.pace == pytest.approx(fast)
@@ -395,17 +364,17 @@ def test_linear_cost_stays_within_what_was_measured():
     assert steep.start >= 0
 
 
-def sure(probabilities: list[float]) -> Draft:
+def tree(probabilities: list[float]) -> DraftTree:
     """A chain that says its probabilities."""
-    return Draft(
-        [
-            DraftTree(
-                [7] * len(probabilities),
-                list(range(-1, len(probabilities) - 1)),
-                probabilities,
-            )
-        ]
-    )
+    length = len(probabilities)
+    return DraftTree([7] * length, list(range(-1, length - 1)), probabilities)
+
+
+def falling(share: float, length: int) -> Draft:
+    """A chain whose probabilities fall by this share."""
+    if not length:
+        return chosen([[]])
+    return Draft([tree([share**depth for depth in range(1, 1 + length)])])
 
 
 def play_sure(
@@ -417,17 +386,10 @@ def play_sure(
     asked = []
     for _ in range(rounds):
         asked.append(budget.nodes(one, 0))
-        draft = (
-            budget.trim(sure([0.9**depth for depth in range(1, 1 + asked[-1])]))
-            if asked[-1]
-            else chosen([[]])
-        )
-        count, making = draft.nodes, propose * asked[-1]
+        count = budget.trim(falling(0.9, asked[-1])).nodes
+        making, accepted = propose * asked[-1], round(count * kept)
         budget.on_timing(1 + count, Clock(propose=making, score=1.0))
-        budget.learn(
-            one,
-            RoundResult(asked[-1], count, round(count * kept), making, 1.0 + making),
-        )
+        budget.learn(one, RoundResult(asked[-1], count, accepted, making, 1.0 + making))
     return asked
 
 
@@ -450,16 +412,7 @@ def test_slow_verification_is_no_measure_of_plain_decoding():
         asked.append(count := min(budget.nodes(one, 0), 1))
         clock = Clock(propose=0.01 * count, score=1.0, verify=0.5 if count else 0.01)
         budget.on_timing(1 + count, clock)
-        budget.learn(
-            one,
-            RoundResult(
-                count,
-                count,
-                int(count and len(asked) % 10 < 3),
-                clock.propose,
-                clock.total,
-            ),
-        )
+        learn(budget, one, clock, count, len(asked) % 10 < 3)
     assert sum(asked[:64]) == 64  # until plain decoding has been seen
     assert sum(asked[200:]) < 40
 
@@ -477,9 +430,8 @@ def test_reading_a_text_first_is_not_held_against_drafting():
     of it.
     """
     budget = AdaptiveBudget(FLAT)
-    for one in (
-        Request(text, [1] * 100, 100, SamplingParams(), seed=0) for text in (1, 2)
-    ):
+    for text in (1, 2):
+        one = Request(text, [1] * 100, 100, SamplingParams(), seed=0)
         play_sure(budget, one, 1, kept=0.5, propose=2.0)
         assert all(play_sure(budget, one, 9, kept=0.5, propose=0.02))
 
@@ -491,16 +443,9 @@ def test_dear_first_rounds_do_not_shut_a_drafter_out():
     budget, one = AdaptiveBudget(FLAT), sequence()
     for made in [6] * 4 + [0] * 40 + [6] * 20:
         asked = budget.nodes(one, 0)
-        draft = budget.trim(
-            sure([0.6**depth for depth in range(1, 1 + min(made, asked))])
-            if made
-            else chosen([[]])
-        )
-        count = int(draft.count[0])
-        budget.on_timing(
-            1 + count,
-            Clock(propose=0.9 if made == 6 and not budget._since else 0.02, score=1.0),
-        )
+        count = int(budget.trim(falling(0.6, min(made, asked))).count[0])
+        slow = made == 6 and not budget._since
+        budget.on_timing(1 + count, Clock(propose=0.9 if slow else 0.02, score=1.0))
         budget.learn(one, RoundResult(asked, count, count // 2, 0.02, 1.02))
     assert 0 < budget.floors[1] < 0.5
 
@@ -516,18 +461,16 @@ def test_pace_is_that_of_the_faster_rounds():
     budget, one = AdaptiveBudget(FLAT), sequence()
     assert budget.pace == pytest.approx(1 / budget.costs.seconds(1))
     play_sure(budget, one, 60, kept=0.0, propose=0.0)
-    assert budget.pace == pytest.approx(1.0, rel=0.05), (
-        "all draft tokens are wrong, and a forward takes a second"
-    )
+    # all draft tokens are wrong, and a forward takes a second
+    assert budget.pace == pytest.approx(1.0, rel=0.05)
     play_sure(budget, one, 200, kept=1.0, propose=0.0)
     assert budget.pace > 3.0
     assert FixedBudget(4).pace == 0.0, "nothing looks at the time"
 
 
 def test_where_every_row_costs_a_forward_nothing_is_drafted():
-    asked = play(
-        AdaptiveBudget(STEEP), sequence(), 300, kept=0.5, steep=True, propose=0.1
-    )
+    budget = AdaptiveBudget(STEEP)
+    asked = play(budget, sequence(), 300, kept=0.5, steep=True, propose=0.1)
     assert sum(asked[100:]) <= 10
 
 
@@ -571,9 +514,8 @@ def test_table_from_another_hour_is_put_right_by_first_forwards():
     assert 1.3 < costs.seconds(1) < 2.2
     settled = costs.seconds(1)
     costs.correct(8, 4.8)
-    assert costs.seconds(1) == pytest.approx(settled, rel=0.1), (
-        "later on one width says little about another"
-    )
+    # later on one width says little about another
+    assert costs.seconds(1) == pytest.approx(settled, rel=0.1)
 
 
 def test_one_slow_forward_says_little():
@@ -590,14 +532,10 @@ def test_slow_forwards_are_not_held_against_drafting():
     """A table from a faster hour makes every round look like a loss; a round is
     compared with itself.
     """
-    budget, one = (
-        AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()}),
-        sequence(),
-    )
-    assert all(play(budget, one, 30, kept=0.0, propose=0.001)[:3])
-    assert budget._balance.lost < 1.0, (
-        "a round of thirty, where the table lacks two thirds of each"
-    )
+    budget = AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()})
+    assert all(play(budget, sequence(), 30, kept=0.0, propose=0.001)[:3])
+    # a round of thirty, where the table lacks two thirds of each
+    assert budget._balance.lost < 1.0
 
 
 @dataclass
@@ -624,15 +562,9 @@ def served(
     rounds that drafted.
     """
     costs, spent, rounds, drafted = Costs(cost), 0.0, 0, 0
+    prompt, params = [1] * drafter.prompt, SamplingParams(max_tokens=64)
     waiting = [
-        Request(
-            1 + one,
-            [1] * drafter.prompt,
-            drafter.prompt,
-            SamplingParams(max_tokens=64),
-            0,
-        )
-        for one in range(texts)
+        Request(1 + one, [*prompt], len(prompt), params, 0) for one in range(texts)
     ]
     running, read, carry = [], {}, {}
     while waiting or running:
@@ -643,62 +575,39 @@ def served(
         asked = [0] * len(running)
         if not budget.rests(running):
             asked = [min(budget.nodes(one, len(running) - 1), 8) for one in running]
-        draft_token = sum(
-            drafter.text
-            + drafter.token * count
-            + drafter.reading * (len(one.tokens) - read.get(one.id, 0))
-            for one, count in zip(running, asked, strict=True)
+        unread = [len(one.tokens) - read.get(one.id, 0) for one in running]
+        drafting = sum(
+            drafter.text + drafter.token * count + drafter.reading * length
+            for count, length in zip(asked, unread, strict=True)
             if count
         )
-        draft = Draft(
-            [
-                DraftTree(
-                    [7] * count,
-                    list(range(-1, count - 1)),
-                    [drafter.kept**k for k in range(1, 1 + count)],
-                )
-                for count in asked
-            ]
-        )
+        probabilities = [drafter.kept**k for k in range(1, 9)]
+        draft = Draft([tree(probabilities[:count]) for count in asked])
         if any(asked):
             draft = budget.trim(draft)
         made = [len(tree) for tree in draft.trees]
         rows = len(running) + sum(made)
-        clock = Clock(
-            propose=draft_token,
-            score=costs.seconds(rows + fresh),
-            verify=1e-6 * len(running),
-        )
+        score, verify = costs.seconds(rows + fresh), 1e-6 * len(running)
+        clock = Clock(propose=drafting, score=score, verify=verify)
         budget.on_timing(rows, clock, fresh)
         spent, rounds, drafted = spent + clock.total, rounds + 1, drafted + any(made)
         for one, count, wanted in zip(list(running), made, asked, strict=True):
-            owed = carry.get(one.id, 0.0) + sum(
-                drafter.kept**k for k in range(1, 1 + count)
-            )
+            owed = carry.get(one.id, 0.0) + sum(probabilities[:count])
             kept = min(int(owed), count)
             carry[one.id] = owed - kept
             one.tokens += [1] * min(1 + kept, one.room)
             if wanted:
                 read[one.id] = len(one.tokens)
-            budget.learn(
-                one, RoundResult(wanted, count, kept, clock.propose, clock.total)
-            )
+            result = RoundResult(wanted, count, kept, clock.propose, clock.total)
+            budget.learn(one, result)
             if not one.room:
                 running.remove(one)
                 budget.release(one)
     return spent, drafted / rounds
 
 
-OWN = {
-    1: 1.35e-3,
-    2: 1.35e-3,
-    4: 1.35e-3,
-    8: 1.54e-3,
-    12: 1.78e-3,
-    16: 2.3e-3,
-    32: 4.6e-3,
-    64: 9.2e-3,
-}
+OWN = dict.fromkeys((1, 2, 4), 1.35e-3) | {8: 1.54e-3, 12: 1.78e-3}
+OWN |= {16: 2.3e-3, 32: 4.6e-3, 64: 9.2e-3}
 """Seconds of a forward of the bundled target by its rows, on two cores."""
 LARGE = {rows: 20 * seconds for rows, seconds in OWN.items()}
 """The same of a model twenty times as large, for the same drafter."""
@@ -722,14 +631,12 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 )
 def test_drafting_takes_no_longer_in_a_batch(cost, together, drafter):
     plain = served(FixedBudget(0), drafter, 12 * together, together, cost)[0]
-    first = (
-        C.loss_budget * Costs(cost).seconds(together)
-        + 2 * drafter.reading * drafter.prompt
-    )  # what it takes to find out
-    assert (
-        served(AdaptiveBudget(cost), drafter, 12 * together, together, cost)[0]
-        <= 1.02 * plain + first
-    )
+    # what it takes to find out
+    first = C.loss_budget * Costs(cost).seconds(together)
+    first += 2 * drafter.reading * drafter.prompt
+    budget = AdaptiveBudget(cost)
+    ours = served(budget, drafter, 12 * together, together, cost)[0]
+    assert ours <= 1.02 * plain + first
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,12 @@ from foreword.types import Batch, Draft
 from other_tokenizers import NEAR
 from running import (
     DTYPE,
-    Answer,
     Case,
+    count_accepted,
     drafter,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -38,12 +39,8 @@ from running import (
 MASK = 0
 """Padding and end of text, which nothing follows in an answer."""
 BACKENDS = (
-    (None, 1.0),
-    (None, 0.0),
-    ("pool", 0.0),
-    ("pool", 1.0),
-    ("cache", 1.0),
-    ("cache", 0.0),
+    *((None, 1.0), (None, 0.0), ("pool", 0.0)),
+    *(("pool", 1.0), ("cache", 1.0), ("cache", 0.0)),
 )
 """(backend of the draft model, temperature)."""
 FAMILIES = ((1.0, "t5"), (0.0, "t5"), (0.0, "bart"), (1.0, "bart"))
@@ -53,13 +50,11 @@ EVERY_RULE = ("match", "rejection", "block", "traversal", "specinfer", "kseq")
 
 def some(cases: Iterable[object]) -> list[object]:
     """Return the cases, every second one for `make test-all` alone."""
-    return [
-        pytest.param(
-            *(one if isinstance(one, tuple) else (one,)),
-            marks=[pytest.mark.slow] if at % 2 else [],
-        )
-        for at, one in enumerate(cases)
-    ]
+    found = []
+    for at, one in enumerate(cases):
+        values = one if isinstance(one, tuple) else (one,)
+        found.append(pytest.param(*values, marks=[pytest.mark.slow] if at % 2 else []))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +99,6 @@ class Counted:
         return self._read(reads)
 
 
-def accepted(answers: Sequence[Answer]) -> int:
-    return sum(one.sequence.stats.accepted for one in answers)
-
-
 @pytest.mark.parametrize(("backend", "heat"), some(BACKENDS))
 def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
     made = untrained(folder, backend)
@@ -124,9 +115,9 @@ def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
     made.propose = counting
     answers = finish(loop, asked(heat))
     expected = plain(target(DTYPE), asked(heat))
-    assert [one.said for one in answers] == [one.said for one in expected]
+    assert outputs(answers) == outputs(expected)
     assert loop.failed is None
-    assert accepted(answers) > 0
+    assert count_accepted(answers) > 0
     assert 0 < len(counted.rows) <= rounds
     # most texts have room for six draft tokens until their end
     assert max(map(max, counted.rows)) == 6
@@ -135,10 +126,8 @@ def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
 def test_first_draft_token_is_the_draft_models_own(folder):
     """One draft token in a round needs no mask, so both accept the same."""
     both = []
-    for made in (
-        untrained(folder),
-        LanguageModelDrafter(Model.load(folder, dtype=DTYPE)),
-    ):
+    usual = LanguageModelDrafter(Model.load(folder, dtype=DTYPE))
+    for made in (untrained(folder), usual):
         answers = finish(engine(target(DTYPE), made, 1), asked(1.0))
         both.append([one.sequence.stats.accepted for one in answers])
     assert both[0] == both[1]
@@ -151,7 +140,7 @@ def test_rules_accept_draft_tokens(rule):
     loop = engine(target(DTYPE), made, 5, rule=rule)
     answers = finish(loop, asked(1.0))
     assert loop.failed is None
-    assert accepted(answers) > 0
+    assert count_accepted(answers) > 0
 
 
 @torch.inference_mode()
@@ -172,9 +161,8 @@ def test_masks_predict_as_the_definition_says(folder):
             found = made.blocks.block(one.id)
             masks = [MASK] * (len(found) - 1)
             whole = reference(torch.tensor([[*one.tokens, *masks]])).logits[0]
-            torch.testing.assert_close(
-                found, whole[-len(found) :], atol=1e-3, rtol=1e-3
-            )
+            wanted = whole[-len(found) :]
+            torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
         return draft
 
     made.propose = compared
@@ -183,7 +171,7 @@ def test_masks_predict_as_the_definition_says(folder):
     assert loop.failed is None
     assert rounds > 4
     # some rounds follow accepted draft tokens
-    assert accepted(answer) > 2
+    assert count_accepted(answer) > 2
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
@@ -228,13 +216,13 @@ def test_draft_context_bounds_the_masks(folder):
     counted = Counted(made)
     answers = finish(engine(target(DTYPE), made, 8), asked(length=24))
     expected = plain(target(DTYPE), asked(length=24))
-    assert [one.said for one in answers] == [one.said for one in expected]
-    assert accepted(answers) > 0
+    assert outputs(answers) == outputs(expected)
+    assert count_accepted(answers) > 0
     assert longest < counted.longest <= longest + 4
     made.model.context = made.blocks.context = 4
     counted.rows.clear()
     answers = finish(engine(target(DTYPE), made, 8), asked())
-    assert [one.said for one in answers] == [one.said for one in expected]
+    assert outputs(answers) == outputs(expected)
     assert counted.rows == []
 
 

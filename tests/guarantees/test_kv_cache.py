@@ -2,6 +2,8 @@
 gives way when there is no room.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,7 +20,17 @@ from foreword.model.kv.limit import key_bytes
 from foreword.native.forward import library
 from foreword.types import SamplingParams
 from grids import NEEDS_C, grid
-from running import Case, drafter, emptied, engine, finish, plain, prompts, target
+from running import (
+    Case,
+    drafter,
+    emptied,
+    engine,
+    finish,
+    outputs,
+    plain,
+    prompts,
+    target,
+)
 
 
 def covered(*cases: tuple[str, str]) -> pytest.MarkDecorator:
@@ -26,15 +38,9 @@ def covered(*cases: tuple[str, str]) -> pytest.MarkDecorator:
 
     On a CPU the pool backend runs float32, and the native one bfloat16.
     """
-    return pytest.mark.parametrize(
-        ("name", "dtype"),
-        grid(
-            cases,
-            ["none", "ngram", "lm"],
-            ["float32", "bfloat16"],
-            in_c=lambda case: case[1] == "bfloat16",
-        ),
-    )
+    axes = (["none", "ngram", "lm"], ["float32", "bfloat16"])
+    own = grid(cases, *axes, in_c=lambda case: case[1] == "bfloat16")
+    return pytest.mark.parametrize(("name", "dtype"), own)
 
 
 QUICK = "float32" if isinstance(library(), str) else "bfloat16"
@@ -86,23 +92,14 @@ def test_memory_held_is_little_more_than_that_of_the_tokens(drive):
         model.set_attn_implementation("foreword")
     backend = drive(model)
     lengths = [520 + 37 * number for number in range(8)]
-    row = (
-        2
-        * model.config.num_hidden_layers
-        * model.config.num_key_value_heads
-        * model.config.head_dim
-        * 2
-    )
+    sizes = model.config
+    heads = sizes.num_hidden_layers * sizes.num_key_value_heads
+    row = 2 * heads * sizes.head_dim * 2
     for number in lengths:
         backend.open(number, 4096)
     for start in range(0, max(lengths), 100):
-        backend.read(
-            [
-                Read(n, start, [7] * min(100, n - start), keep=0)
-                for n in lengths
-                if n > start
-            ]
-        )
+        left = {n: min(100, n - start) for n in lengths if n > start}
+        backend.read([Read(n, start, [7] * size, keep=0) for n, size in left.items()])
     assert 1 < backend.pool.used / sum(lengths) <= 1.1
     assert 1 < backend.pool.bytes / (row * sum(lengths)) <= 1.15
 
@@ -147,11 +144,9 @@ def test_requests_of_one_tenant_share_pages():
     emptied(model)
     loop = engine(model, slots=8, chunk=128)
     before = loop.load
+    params = SamplingParams(temperature=0, max_tokens=4)
     requests = [
-        Case(
-            (*common, *prompt),
-            SamplingParams(temperature=0, max_tokens=4, tenant=tenant),
-        )
+        Case((*common, *prompt), replace(params, tenant=tenant))
         for tenant in ("", "someone")
         for prompt in prompts()[:3]
     ]
@@ -161,28 +156,25 @@ def test_requests_of_one_tenant_share_pages():
     assert all(192 <= cached[place] <= 256 for place in (1, 2, 4, 5))
     after = loop.load
     assert after.prefix_hits - before.prefix_hits == sum(cached)
-    assert after.prefix_queries - before.prefix_queries == sum(
-        len(one.prompt) for one in requests
-    )
+    queries = sum(len(one.prompt) for one in requests)
+    assert after.prefix_queries - before.prefix_queries == queries
     emptied(model)
-    assert [one.said for one in answers] == [one.said for one in plain(model, requests)]
+    assert outputs(answers) == outputs(plain(model, requests))
+
+
+def shifted(text: tuple[int, ...], count: int, tokens: int) -> list[Case]:
+    """Return requests that begin one token later each, at several temperatures."""
+    long = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    return [
+        Case(text[at : at + 90], replace(long, temperature=0.5 * (at % 3), seed=at))
+        for at in range(count)
+    ]
 
 
 @covered(("lm", "float32"), ("lm", "bfloat16"))
 def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited):
     model = target(dtype)
-    requests = [
-        Case(
-            (prompts()[3] * 9)[shift : shift + 90],
-            SamplingParams(
-                temperature=0.5 * (shift % 3),
-                seed=shift,
-                max_tokens=44,  # beyond the second page
-                ignore_eos=True,
-            ),
-        )
-        for shift in range(5)
-    ]
+    requests = shifted(prompts()[3] * 9, 5, 44)  # beyond the second page
     loop = engine(model, drafter(name, dtype), 3)
     limited(model, 6 * 64)
     most, waits = [], []
@@ -198,9 +190,8 @@ def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited
     assert max(waits) > 0
     assert (loop.load.running, loop.load.waiting, loop.load.kv_used) == (0, 0, 0)
     limited(model, 10**6)
-    assert [one.tokens[one.prompt :] for one in sequences] == [
-        one.tokens for one in plain(model, requests)
-    ]
+    alone = [one.tokens for one in plain(model, requests)]
+    assert [one.tokens[one.prompt :] for one in sequences] == alone
     if name != "none":
         assert sum(one.stats.accepted for one in sequences) > 0
 
@@ -212,18 +203,7 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
         Model(tiny_models.build(family).to(torch.bfloat16).eval()) for _ in range(2)
     )
     text = [(7 * place) % 90 + 3 for place in range(200)]
-    requests = [
-        Case(
-            tuple(text[shift : shift + 90]),
-            SamplingParams(
-                temperature=0.5 * (shift % 3),
-                seed=shift,
-                max_tokens=48,
-                ignore_eos=True,
-            ),
-        )
-        for shift in range(6)
-    ]
+    requests = shifted(tuple(text), 6, 48)
     alone = [one.tokens for one in plain(model, requests)]
     loop = engine(model, LanguageModelDrafter(twin), 3)
     emptied(model)
@@ -231,22 +211,19 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     got = finish(loop, requests)
     assert loop.load.preemptions > 0
     assert [one.tokens for one in got] == alone
-    assert sum(one.sequence.stats.accepted for one in got) > 0
+    assert sum(answer.sequence.stats.accepted for answer in got) > 0
 
 
 def test_worst_priority_gives_way_and_returns_first(limited):
     model = target(QUICK)
     limited(model, 10 * 64)
     texts = [(prompts()[3] * 9)[shift : shift + 100] for shift in range(5)]
-    params = [
-        SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, priority=p)
-        for p in (0, 1, 1, 0, 0)
-    ]
+    long = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    params = [replace(long, priority=priority) for priority in (0, 1, 1, 0, 0)]
     loop = engine(model)
-    first, second, third, fourth, fifth = (
-        Case(text, own).sequence(model.eos)
-        for text, own in zip(texts, params, strict=True)
-    )
+    cases = map(Case, texts, params)
+    sequences = [case.sequence(model.eos) for case in cases]
+    first, second, third, fourth, fifth = sequences
     for sequence in (first, second, third):
         loop.add(sequence)
     loop.step()
@@ -265,11 +242,7 @@ def test_worst_priority_gives_way_and_returns_first(limited):
     ended = []
     while not loop.idle:
         loop.step()
-        ended += [
-            one
-            for one in (first, second, third, fourth, fifth)
-            if one.finish_reason and one not in ended
-        ]
+        ended += [one for one in sequences if one.finish_reason and one not in ended]
     assert len(ended) == 5
     assert [one.produced for one in ended] == [60] * 5
     assert third.moments.begun == begun != fourth.moments.begun
@@ -282,14 +255,11 @@ def test_request_that_can_never_fit_is_refused_at_once():
             with pytest.raises(InvalidRequest, match=r"request: .* cache_tokens=512\."):
                 llm.generate(prompt, SamplingParams(max_tokens=most))
         assert llm.engine.load.prefix_queries == 0
-        done = llm.generate(
-            [5] * 100, SamplingParams(max_tokens=300, temperature=0, ignore_eos=True)
-        )[0]
+        long = SamplingParams(max_tokens=300, temperature=0, ignore_eos=True)
+        done = llm.generate([5] * 100, long)[0]
         assert len(done.tokens) == 300
     for wrong in (0, -1):
-        with pytest.raises(
-            InvalidRequest, match="cache_tokens must be None or a whole"
-        ):
+        with pytest.raises(InvalidRequest, match="cache_tokens must be None or"):
             LLM(cache_tokens=wrong)
 
 
@@ -332,9 +302,8 @@ def test_default_limit_follows_free_memory():
 def test_heads_of_several_sizes_are_counted_by_layer(kind):
     """The bytes of a token are those that the model's layers write."""
     hf = zoo.build(kind)
-    attentions = [
-        module for name, module in hf.named_modules() if name.endswith("self_attn")
-    ]
+    modules = dict(hf.named_modules())
+    attentions = [modules[name] for name in modules if name.endswith("self_attn")]
     assert len(attentions) == hf.config.num_hidden_layers
     written = [attention.k_proj.out_features for attention in attentions]
     assert key_bytes(hf) == 2 * sum(written) * 4

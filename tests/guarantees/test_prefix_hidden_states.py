@@ -10,21 +10,22 @@ import torch
 from torch import Tensor
 
 import tiny_models
+from asking import assistant, user
 from foreword import LLM, Completion, bundled
 from foreword.draft.base import Drafter, chosen
 from foreword.draft.ensemble.cascade import CascadeDrafter
-from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Model, Read
 from foreword.types import Batch, Draft, Request, SamplingParams
 from grids import NEEDS_C, grid
 from running import (
+    Answer,
     Case,
-    draft,
     drafter,
     emptied,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -43,14 +44,17 @@ the other heads get their states the same way.
 
 def made(name: str, dtype: str) -> Drafter:
     if name == "cascade":
-        return CascadeDrafter(
-            [
-                drafter("eagle", dtype),
-                LanguageModelDrafter(draft(dtype)),
-                drafter("medusa", dtype),
-            ]
-        )
+        members = [drafter(one, dtype) for one in ("eagle", "lm", "medusa")]
+        return CascadeDrafter(members)
     return drafter(name, dtype)
+
+
+def answered(name: str, dtype: str, asked: list[Case]) -> list[Answer]:
+    """Answer requests one after another, each with a new drafter."""
+    found = []
+    for request in asked:
+        found += finish(engine(target(dtype), made(name, dtype), 4), [request])
+    return found
 
 
 def counts(answer) -> tuple[object, ...]:
@@ -74,45 +78,37 @@ def test_second_turns_read_only_what_is_new(name, dtype):
         for number, params in enumerate(PARAMS)
     ]
     emptied(model)
-    first = [
-        finish(engine(model, made(name, dtype), 4), [request])[0] for request in firsts
-    ]
+    first = answered(name, dtype, firsts)
     seconds = [
         Case((*one.sequence.tokens, *prompts()[2]), one.sequence.params)
         for one in first
     ]
-    got = [
-        finish(engine(model, made(name, dtype), 4), [request])[0] for request in seconds
-    ]
+    got = answered(name, dtype, seconds)
     anew = []
     for request in seconds:
         emptied(model)
-        anew += finish(engine(model, made(name, dtype), 4), [request])
+        anew += answered(name, dtype, [request])
     for one, other in zip(got, anew, strict=True):
         assert other.sequence.stats.cached == 0
         assert one.sequence.stats.cached in (128, 192)
         assert one.said == other.said
         if name != "cascade":  # whose drafts depend on measured times
             assert counts(one) == counts(other)
-    assert sum(one.sequence.stats.accepted for one in got) > 0
+    assert sum(answer.sequence.stats.accepted for answer in got) > 0
     emptied(model)
-    assert [one.said for one in got] == [one.said for one in plain(model, seconds)]
+    assert outputs(got) == outputs(plain(model, seconds))
 
 
 def second_turn(method: str, *, reuse: bool) -> Completion:
     """With the size of drafts fixed, since the default one depends on
     measured times.
     """
-    asked = [{"role": "user", "content": "Tell me a story about a river. " * 8}]
+    asked = [user("Tell me a story about a river. " * 8)]
     params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
-    with LLM(
-        bundled.target(), method=method, draft=bundled.head(method), nodes=5
-    ) as llm:
+    head = bundled.head(method)
+    with LLM(bundled.target(), method=method, draft=head, nodes=5) as llm:
         first = llm.chat(asked, params)
-        asked += [
-            {"role": "assistant", "content": first.text},
-            {"role": "user", "content": "And what then?"},
-        ]
+        asked += [assistant(first.text), user("And what then?")]
         if not reuse:
             llm.target.backend.pool.prefixes.clear()
         return llm.chat(asked, params)
@@ -164,9 +160,8 @@ def check(model: Model, recorder: Recorder, answer) -> None:
     """
     tokens = answer.sequence.tokens[:-1]
     model.open(-7, len(tokens))
-    _, expected = model.read_hidden(
-        [Read(-7, 0, tokens, keep=0)], recorder.hidden_layers
-    )
+    read = Read(-7, 0, tokens, keep=0)
+    _, expected = model.read_hidden([read], recorder.hidden_layers)
     model.close(-7)
     assert torch.equal(torch.cat(recorder.got[answer.sequence.id]), expected)
 
@@ -214,35 +209,24 @@ def test_pages_without_hidden_states_are_read_again_once():
             check(model, own, answer)
         return answer.sequence.stats.cached
 
-    assert [
-        cached(NgramDrafter(), words[:100]),
-        cached(NgramDrafter(), words[:140]),
-    ] == [0, 64]
-    assert [cached(Recorder(3), words[:140]), cached(Recorder(3), words[:140])] == [
-        0,
-        128,
-    ]
-    assert cached(NgramDrafter(), words[:140]) == 128
-    assert [
-        cached(Recorder(1, 3), words[:100]),
-        cached(Recorder(1, 3), words[:140]),
-    ] == [0, 64]
-    assert [cached(Recorder(3, 1), words[:140]), cached(Recorder(3), words[:140])] == [
-        128,
-        128,
-    ]
+    short, long = words[:100], words[:140]
+    for own, tokens, count in (
+        (NgramDrafter(), short, 0),
+        (NgramDrafter(), long, 64),
+        (Recorder(3), long, 0),
+        (Recorder(3), long, 128),
+        (NgramDrafter(), long, 128),
+        (Recorder(1, 3), short, 0),
+        (Recorder(1, 3), long, 64),
+        (Recorder(3, 1), long, 128),
+        (Recorder(3), long, 128),
+    ):
+        assert cached(own, tokens) == count
     states = [one.hidden for one in pages(model)]
     assert [sorted(one) for one in states] == [[1, 3]] * 2
-    assert all(
-        rows.shape == (PAGE, model.hf.config.hidden_size)
-        for one in states
-        for rows in one.values()
-    )
-    assert all(
-        rows.untyped_storage().nbytes() == rows.nbytes
-        for one in states
-        for rows in one.values()
-    )
+    for rows in (rows for one in states for rows in one.values()):
+        assert rows.shape == (PAGE, model.hf.config.hidden_size)
+        assert rows.untyped_storage().nbytes() == rows.nbytes
 
 
 def pages(model: Model):

@@ -17,14 +17,11 @@ pytestmark = NEEDS_C
 METHODS = "ngram suffix recycle lookahead lm eagle dspark layers tli cascade".split()
 KINDS = ["llama-gqa", "qwen3", "gemma3", "lfm2", "qwen3.5", "qwen2-moe", "gpt-neox"]
 WEIGHTS, KV = {"weights": "int8"}, {"kv": "int8"}
-FORMS = pytest.mark.parametrize(
-    "form", [WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str
-)
+BITS = [WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV]
+FORMS = pytest.mark.parametrize("form", BITS, ids=str)
 
 
-@pytest.fixture(
-    scope="module", params=[WEIGHTS, dict(weights="int4"), KV, WEIGHTS | KV], ids=str
-)
+@pytest.fixture(scope="module", params=BITS, ids=str)
 def llm(request) -> LLM:
     return LLM(**request.param)
 
@@ -51,16 +48,12 @@ def test_scores_are_near_those_of_bfloat16_but_not_equal(form):
         assert getattr(llm.target, name) == form.get(name)
         assert (f"{name}={form.get(name)!r}" in repr(llm)) == (name in form)
     tokens, scores = list(prompts()[0]), []
-    for model in (
-        llm.target,
-        Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
-    ):
+    plain = Model.load(bundled.target(), dtype="bfloat16", device="cpu")
+    for model in (llm.target, plain):
         model.open(9, 100)
-        scores.append(
-            model.read([Read(9, 0, tokens, keep=len(tokens))]).log_softmax(-1)
-        )
+        scores.append(model.read([Read(9, 0, tokens, keep=len(tokens))]))
         model.close(9)
-    ours, whole = scores
+    ours, whole = (one.log_softmax(-1) for one in scores)
     divergence = (whole.exp() * (whole - ours)).sum(-1).mean()  # KL, nats
     # Weights of 4 bits are farther away than those of 8 ever are.
     low, high = (0.005, 0.2) if form.get("weights") == "int4" else (0, 0.005)
@@ -73,50 +66,36 @@ def test_scores_are_near_those_of_bfloat16_but_not_equal(form):
 def test_rows_keep_their_bits_in_every_kind_of_model(name, form):
     model = Model(tiny_models.build(name).to(torch.bfloat16))
     model.quantize(**form)
-    tokens = [token % tiny_models.VOCAB for prompt in prompts() for token in prompt][
-        :40
-    ]
+    words = [token for prompt in prompts() for token in prompt]
+    tokens = [token % tiny_models.VOCAB for token in words[:40]]
     model.open(1, 100)
     together = model.read([Read(1, 0, tokens, keep=8)])
     model.close(1)
     model.open(2, 100)
     model.read([Read(2, 0, tokens[:32], keep=0)])
-    one_by_one = torch.cat(
-        [model.read([Read(2, 32 + i, [tokens[32 + i]])]) for i in range(8)]
-    )
-    assert torch.equal(one_by_one, together)
+    steps = [Read(2, place, [tokens[place]]) for place in range(32, 40)]
+    assert torch.equal(torch.cat([model.read([one]) for one in steps]), together)
     model.open(3, 100)
-    beside = [
-        model.read([Read(3, 7 * i, tokens[7 * i : 7 * i + 7]), Read(2, 40 + i, [5])])[
-            :1
-        ]
-        for i in range(5)
-    ]
-    assert torch.equal(beside[-1], together[2:3])  # position 34
+    for i in range(5):
+        part = Read(3, 7 * i, tokens[7 * i : 7 * i + 7])
+        beside = model.read([part, Read(2, 40 + i, [5])])[:1]
+    assert torch.equal(beside, together[2:3])  # position 34
 
 
 def test_keys_and_values_take_about_half_of_the_memory():
-    models = [
-        Model.load(bundled.target(), dtype="bfloat16", kv=kv) for kv in (None, "int8")
-    ]
+    options = (dict(kv=None), dict(kv="int8"))
+    models = [Model.load(bundled.target(), dtype="bfloat16", **kv) for kv in options]
     for model in models:
         model.open(1, 400)
         model.read([Read(1, 0, [7] * 300, keep=0)])
     whole, coded = (model.backend.pool for model in models)
     config = models[0].hf.config
     heads = 2 * config.num_hidden_layers * config.num_key_value_heads
-    assert (
-        coded.row_bytes
-        == key_bytes(models[1].hf, "int8")
-        == heads * (config.head_dim + 4)
-    )
+    size = config.head_dim
+    assert coded.row_bytes == key_bytes(models[1].hf, "int8") == heads * (size + 4)
     assert coded.bytes == coded.count * 64 * coded.row_bytes
     assert coded.count == whole.count
-    assert (
-        coded.bytes / whole.bytes
-        == (config.head_dim + 4) / (2 * config.head_dim)
-        < 0.54
-    )
+    assert coded.bytes / whole.bytes == (size + 4) / (2 * size) < 0.54
 
 
 def test_kept_int8_keys_and_values_are_those_computed_anew():
@@ -156,9 +135,7 @@ def test_model_in_memory_can_be_quantized_and_stays_unchanged():
     before = {name: tensor.clone() for name, tensor in hf.state_dict().items()}
     llm = LLM(hf, tokenizer=bundled.target(), weights="int8", kv="int8")
     assert llm.target.weights == llm.target.kv == "int8"
-    assert all(
-        torch.equal(before[name], tensor) for name, tensor in hf.state_dict().items()
-    )
+    assert tiny_models.differing(before, hf.state_dict()) == []
 
 
 @pytest.mark.parametrize(("name", "forms"), [("weights", "int8, int4"), ("kv", "int8")])
@@ -183,7 +160,6 @@ def test_int8_weights_are_not_drafted_for_with_fewer_bits():
 )
 def test_model_that_native_does_not_run_is_refused(name, what):
     hf = tiny_models.build("deepseek-v3")
-    with pytest.raises(
-        ModelError, match=f"the {what} of .*only backend 'native'.*'{name}'"
-    ):
+    words = f"the {what} of .*only backend 'native' reads them.*Leave '{name}' out"
+    with pytest.raises(ModelError, match=words):
         LLM(hf, tokenizer=bundled.target(), **{name: "int8"})

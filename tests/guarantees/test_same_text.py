@@ -3,7 +3,8 @@ changes a token.
 """
 
 import warnings
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 
 import pytest
@@ -23,6 +24,7 @@ from running import (
     drafter,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -31,13 +33,8 @@ from running import (
 
 QUICK = "bfloat16" if fast_bfloat16() else "float32"
 """The dtype of the tests whose subject it is not; in C it takes a third of the time."""
-DTYPES = [
-    "float32",
-    pytest.param(
-        "bfloat16",
-        marks=pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16"),
-    ),
-]
+SLOW_HERE = pytest.mark.skipif(not fast_bfloat16(), reason="slow bfloat16")
+DTYPES = ["float32", pytest.param("bfloat16", marks=SLOW_HERE)]
 SETTINGS = tuple(product((0.0, 0.7, 1.3), (1.0, 0.9)))
 """(temperature, top_p)."""
 DRAFTERS = (*(name for name in METHODS if name != "none"), "chain", "tree", "wrong")
@@ -71,15 +68,9 @@ def requests(turn: int) -> list[Case]:
     rows = []
     for i, prompt in enumerate(prompts()):
         temperature, top_p = SETTINGS[(i + turn) % len(SETTINGS)]
-        length = 24 + 4 * ((i + turn) % 3)
-        params = SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            seed=100 * turn + i,
-            max_tokens=length,
-            ignore_eos=True,
-            logprobs=2 if i % 2 else None,
-        )
+        drawn = dict(temperature=temperature, top_p=top_p, seed=100 * turn + i)
+        long = dict(max_tokens=24 + 4 * ((i + turn) % 3), ignore_eos=True)
+        params = SamplingParams(**drawn, **long, logprobs=2 if i % 2 else None)
         rows.append(Case(prompt, params))
     return rows
 
@@ -102,7 +93,7 @@ def check_same(got: list[Answer], want: list[Answer], loop: Engine) -> int:
     """Check texts and all bits of log-probabilities; return how many draft tokens were
     accepted.
     """
-    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert outputs(got) == outputs(want)
     assert loop.failed is None
     assert sum(answer.sequence.stats.drafted for answer in got) > 0
     assert [answer.logprobs for answer in got] == [answer.logprobs for answer in want]
@@ -110,26 +101,14 @@ def check_same(got: list[Answer], want: list[Answer], loop: Engine) -> int:
 
 
 def check(
-    name: str,
-    dtype: str,
-    turn: int,
-    budget: DraftBudget | int,
-    *,
-    chunk: int,
-    slots: int = 5,
+    name: str, dtype: str, turn: int, budget: DraftBudget | int, **reading: int
 ) -> None:
     answers = wanted(dtype, turn)
-    loop = engine(
-        target(dtype),
-        drafter_of(name, dtype, answers),
-        budget,
-        chunk=chunk,
-        slots=slots,
-    )
+    own = drafter_of(name, dtype, answers)
+    loop = engine(target(dtype), own, budget, **reading)
     accepted = check_same(finish(loop, requests(turn)), answers, loop)
-    assert (accepted == 0) == (name == "wrong"), (
-        "a text without accepted draft tokens proves nothing"
-    )
+    # a text without accepted draft tokens proves nothing
+    assert (accepted == 0) == (name == "wrong")
 
 
 @pytest.mark.parametrize(("name", "dtype", "budget", "chunk", "slots"), COVERED)
@@ -154,15 +133,13 @@ def test_every_combination(name, turn, dtype):
 @pytest.mark.parametrize("name", ["lm", "ngram", "slem"])
 @pytest.mark.parametrize("policy", ["heuristic", "confidence", "svip", "adaedl"])
 def test_every_budget_policy(policy, name):
-    check(name, "float32", 2, BUDGETS[policy](), chunk=512)
+    check(name, "float32", 2, BUDGETS[policy](), chunk=512, slots=5)
 
 
 def test_plain_decoding_does_not_depend_on_batch_or_chunk():
     for dtype, turn, chunk, slots in (("float32", 1, 7, 5), (QUICK, 0, 16, 2)):
         got = finish(engine(target(dtype), chunk=chunk, slots=slots), requests(turn))
-        assert [answer.said for answer in got] == [
-            answer.said for answer in wanted(dtype, turn)
-        ]
+        assert outputs(got) == outputs(wanted(dtype, turn))
 
 
 @pytest.mark.sample(3)
@@ -170,18 +147,11 @@ def test_plain_decoding_does_not_depend_on_batch_or_chunk():
 @pytest.mark.parametrize("name", ["lm", "tree"])
 def test_long_prompt_may_be_read_in_any_chunks(name, dtype):
     """Attention over hundreds of keys sums in blocks; their borders must not show."""
-    prompt = tuple(token for _ in range(12) for text in prompts() for token in text)[
-        :410
-    ]
-    asked = [
-        Case(
-            prompt[:length],
-            SamplingParams(
-                temperature=t, seed=length, max_tokens=10, ignore_eos=True, logprobs=0
-            ),
-        )
-        for length, t in ((180, 1.0), (250, 0.0), (410, 1.0))
-    ]
+    every = [token for text in prompts() for token in text] * 12
+    long, asked = SamplingParams(max_tokens=10, ignore_eos=True, logprobs=0), []
+    for length, heat in ((180, 1.0), (250, 0.0), (410, 1.0)):
+        params = replace(long, temperature=heat, seed=length)
+        asked.append(Case(tuple(every[:length]), params))
     want = plain(target(dtype), asked)
     loop = engine(target(dtype), drafter_of(name, dtype, want), 5, chunk=100)
     assert check_same(finish(loop, asked), want, loop) > 0
@@ -208,20 +178,16 @@ def favour_even_tokens(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tens
 
 def everything(**changes: object) -> SamplingParams:
     """Every parameter off its neutral value."""
+    filters = dict(top_k=200, top_p=0.95, min_p=0.001, typical_p=0.98)
+    penalties = dict(presence_penalty=0.3, frequency_penalty=0.2)
+    words = dict(bad_word_ids=((262,), (280, 300)), stop_token_ids=(13, 199))
     values = dict(
+        filters | penalties | words,
         temperature=0.9,
-        top_k=200,
-        top_p=0.95,
-        min_p=0.001,
-        typical_p=0.98,
         repetition_penalty=1.15,
-        presence_penalty=0.3,
-        frequency_penalty=0.2,
         logit_bias={11: 1.5, 300: -4.0},
-        bad_word_ids=((262,), (280, 300)),
         min_tokens=6,
         max_tokens=32,
-        stop_token_ids=(13, 199),
         logprobs=3,
         seed=5,
         processors=(favour_even_tokens,),
@@ -229,31 +195,23 @@ def everything(**changes: object) -> SamplingParams:
     return SamplingParams(**(values | changes))
 
 
+warm = partial(SamplingParams, temperature=0.8)
+PENALTIES = dict(presence_penalty=0.5, frequency_penalty=0.5)
 ASKED = {
     "everything": everything(),
     "everything, greedy": everything(temperature=0.0),
-    "penalties": SamplingParams(
-        repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.5, seed=1
-    ),
+    "penalties": SamplingParams(**PENALTIES, repetition_penalty=1.3, seed=1),
     "filters": SamplingParams(top_k=40, min_p=0.02, typical_p=0.9, seed=2, logprobs=0),
     "logprobs": SamplingParams(temperature=0.0, logprobs=5, ignore_eos=True),
     "stop strings": SamplingParams(temperature=0.7, stop=(" the", ". ", "\n"), seed=3),
-    "top_p": SamplingParams(temperature=0.8, top_p=0.9, seed=4),
-    "top_k": SamplingParams(temperature=0.8, top_k=5, seed=5),
-    "one token left": SamplingParams(
-        temperature=0.8, top_k=1, repetition_penalty=1.2, seed=6
-    ),
-    "min_p": SamplingParams(temperature=0.8, min_p=0.3, seed=7),
-    "typical_p": SamplingParams(temperature=0.8, typical_p=0.5, seed=8),
-    "logit bias": SamplingParams(
-        temperature=0.8, logit_bias={262: 3.0, 280: -100.0}, seed=9
-    ),
-    "processors": SamplingParams(
-        temperature=0.8, processors=(favour_even_tokens,), seed=10
-    ),
-    "bad words": SamplingParams(
-        temperature=0.8, bad_word_ids=((262,), (280, 300)), seed=11
-    ),
+    "top_p": warm(top_p=0.9, seed=4),
+    "top_k": warm(top_k=5, seed=5),
+    "one token left": warm(top_k=1, repetition_penalty=1.2, seed=6),
+    "min_p": warm(min_p=0.3, seed=7),
+    "typical_p": warm(typical_p=0.5, seed=8),
+    "logit bias": warm(logit_bias={262: 3.0, 280: -100.0}, seed=9),
+    "processors": warm(processors=(favour_even_tokens,), seed=10),
+    "bad words": warm(bad_word_ids=((262,), (280, 300)), seed=11),
 }
 FEW = 2
 """Prompts that those after the first six are asked for: each is one parameter of
@@ -263,10 +221,7 @@ FEW = 2
 
 @cache
 def asked(name: str) -> list[Case]:
-    params = SamplingParams(
-        **{key: getattr(ASKED[name], key) for key in ASKED[name].__slots__}
-        | {"max_tokens": 24}
-    )
+    params = replace(ASKED[name], max_tokens=24)
     few = FEW if name in tuple(ASKED)[6:] else None
     return [Case(prompt, params) for prompt in prompts()[:few]]
 
@@ -328,6 +283,6 @@ def test_too_many_draft_tokens_end_drafting_and_change_no_text():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         got = finish(engine(target(QUICK), TooLong(known(want)), 3), requests(0))
-    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert outputs(got) == outputs(want)
     assert len(said) == 1
     assert "drafter failed" in str(said[0].message)

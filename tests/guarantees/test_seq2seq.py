@@ -13,6 +13,7 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams
 from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
+from generating import greedy
 from grids import grid
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
@@ -32,10 +33,7 @@ def family_grid(kept: tuple[tuple, ...], *values: list) -> list:
     return grid(kept, *values, in_c=lambda case: tiny_seq2seq.IN_C in case[0])
 
 
-IN_C_NAMES = [
-    T5_IN_C,
-    *(f"{name}{tiny_seq2seq.IN_C}" for name in ("flan-t5", "mt5", "umt5")),
-]
+IN_C_NAMES = [f"{name}{tiny_seq2seq.IN_C}" for name in ("t5", "flan-t5", "mt5", "umt5")]
 
 
 @cache
@@ -48,13 +46,8 @@ def target(name: str) -> Model:
 @cache
 def llm(name: str, method: str) -> LLM:
     draft = Model(tiny_seq2seq.build(name), name) if "lm" in method else None
-    return LLM(
-        target(name),
-        tokenizer=tiny_seq2seq.tokenizer(name),
-        method=method,
-        draft=draft,
-        nodes=4,
-    )
+    options = dict(method=method, draft=draft, nodes=4)
+    return LLM(target(name), tokenizer=tiny_seq2seq.tokenizer(name), **options)
 
 
 @cache
@@ -71,26 +64,26 @@ def sure(name: str, method: str) -> LLM:
 def sources() -> list[list[int]]:
     """Random tokens, said twice, so that there is something to copy."""
     noise = torch.Generator().manual_seed(5)
-    return [
-        torch.randint(60, 310, (length,), generator=noise).tolist() * 2
-        for length in LENGTHS
-    ]
+    drawn = [torch.randint(60, 310, (one,), generator=noise) for one in LENGTHS]
+    return [one.tolist() * 2 for one in drawn]
 
 
 @cache
 def wanted(name: str) -> list[list[int]]:
     """What transformers writes for each source, greedily."""
-    model = tiny_seq2seq.build(name)
-    options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
-    return [
-        model.generate(torch.tensor([source]), **options)[0].tolist()
-        for source in sources()
-    ]
+    model, options = tiny_seq2seq.build(name), greedy(NEW) | dict(num_beams=1)
+    inputs = [torch.tensor([source]) for source in sources()]
+    return [model.generate(one, **options)[0].tolist() for one in inputs]
 
 
 def params(name: str, **more) -> SamplingParams:
     """`generate` counts a forced first token as a new one."""
     return SamplingParams(max_tokens=NEW + 1 - len(target(name).seq2seq.start), **more)
+
+
+def seeded(name: str, **more) -> list[SamplingParams]:
+    """Parameters for each source, of another seed each."""
+    return [params(name, seed=seed, **more) for seed in range(len(LENGTHS))]
 
 
 @pytest.mark.parametrize(
@@ -118,10 +111,7 @@ def test_greedy_text_is_that_of_generate(name, method):
     ),
 )
 def test_drafts_change_no_token_of_a_sampled_text(name, method):
-    asked = [
-        params(name, temperature=1.0, seed=seed, ignore_eos=True)
-        for seed in range(len(LENGTHS))
-    ]
+    asked = seeded(name, temperature=1.0, ignore_eos=True)
     plain = llm(name, "none").generate(sources(), asked)
     drafted = llm(name, method).generate(sources(), asked)
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
@@ -144,16 +134,12 @@ def test_lookups_change_no_token_of_a_text_that_repeats_itself(
     name, method, temperature
 ):
     plain, drafted = sure(name, "none"), sure(name, method)
-    asked = [
-        params(name, temperature=temperature, seed=seed, ignore_eos=True)
-        for seed in range(len(LENGTHS))
-    ]
+    asked = seeded(name, temperature=temperature, ignore_eos=True)
     expected = plain.generate(sources(), asked)
     if method == "predicted":  # what it copies without one is in tests/draft
-        asked = [
-            replace(one, prediction=tuple(answer.tokens[5:]))
-            for one, answer in zip(asked, expected, strict=True)
-        ]
+        predictions = [tuple(answer.tokens[5:]) for answer in expected]
+        pairs = zip(asked, predictions, strict=True)
+        asked = [replace(one, prediction=text) for one, text in pairs]
     found = drafted.generate(sources(), asked)
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert [one.undrafted for one in found] == [None] * len(found)
@@ -167,23 +153,12 @@ def test_lookups_change_no_token_of_a_text_that_repeats_itself(
 def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
     one = llm(name, "none")
     letters = dict.fromkeys(one.tokenizer("abcdefgh")["input_ids"][:-1], 50.0)
-    asked = [
-        params(name, temperature=temperature, seed=seed, logit_bias=letters)
-        for seed in range(len(LENGTHS))
-    ]
+    asked = seeded(name, temperature=temperature, logit_bias=letters)
     expected = one.generate(sources(), asked)
-    build(
-        [("answers", answer.text) for answer in expected],
-        one.tokenizer,
-        tmp_path / "store",
-    )
-    with LLM(
-        one.target,
-        tokenizer=one.tokenizer,
-        method="retrieval",
-        draft=tmp_path / "store",
-        nodes=4,
-    ) as looks:
+    store, tokenizer = tmp_path / "store", one.tokenizer
+    build([("answers", answer.text) for answer in expected], tokenizer, store)
+    options = dict(method="retrieval", draft=store, nodes=4)
+    with LLM(one.target, tokenizer=tokenizer, **options) as looks:
         found = looks.generate(sources(), asked)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
     assert sum(answer.stats.accepted for answer in found) > 30
@@ -193,9 +168,8 @@ def test_a_datastore_serves_an_encoder_decoder(name, temperature, tmp_path):
     "rule", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
 )
 def test_what_the_settings_forbid_is_not_written(rule):
-    free = (
-        llm("t5", "none").generate(sources()[1], params("t5", temperature=0))[0].tokens
-    )
+    coldest = params("t5", temperature=0)
+    free = llm("t5", "none").generate(sources()[1], coldest)[0].tokens
     chosen = {
         "suppress_tokens": [free[2]],
         "begin_suppress_tokens": [free[0]],
@@ -203,12 +177,11 @@ def test_what_the_settings_forbid_is_not_written(rule):
     }
     model = tiny_seq2seq.build("t5")
     model.generation_config.update(**{rule: chosen[rule]})
-    options = dict(num_beams=1, do_sample=False, max_new_tokens=NEW)
+    options = greedy(NEW) | dict(num_beams=1)
     expected = model.generate(torch.tensor([sources()[1]]), **options)[0, 1:].tolist()
-    with LLM(
-        model, tokenizer=tiny_seq2seq.tokenizer("t5"), draft=model, nodes=4
-    ) as one:
-        found = one.generate(sources()[1], [params("t5", temperature=0)])[0]
+    tokenizer = tiny_seq2seq.tokenizer("t5")
+    with LLM(model, tokenizer=tokenizer, draft=model, nodes=4) as one:
+        found = one.generate(sources()[1], [coldest])[0]
     assert found.tokens == expected != free
     assert found.stats.accepted > 0
 
@@ -223,9 +196,8 @@ def test_text_may_fill_the_context(name):
     free = tiny_seq2seq.build(name)
     free.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
     new = room + len(target(name).seq2seq.start) - 1
-    expected = free.generate(
-        torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=new
-    )[0].tolist()
+    options = greedy(new) | dict(num_beams=1)
+    expected = free.generate(torch.tensor([source]), **options)[0].tolist()
     for method in ("none", "lm"):
         found = llm(name, method).generate(source, whole)[0]
         assert found.tokens == expected[-room:]
@@ -236,14 +208,10 @@ def test_cut_text_ends_as_the_settings_say():
     asked = params("bart", temperature=0)
     ends = [[answer] for answer in llm("bart", "none").generate(sources(), asked)]
     for (answer,) in ends:
-        assert (answer.tokens[-1], answer.finish_reason, len(answer.tokens)) == (
-            2,
-            "length",
-            asked.max_tokens,
-        )
-    whole = llm("bart", "none").generate(
-        sources(), params("bart", temperature=0, ignore_eos=True)
-    )
+        assert (answer.tokens[-1], answer.finish_reason) == (2, "length")
+        assert len(answer.tokens) == asked.max_tokens
+    endless = params("bart", temperature=0, ignore_eos=True)
+    whole = llm("bart", "none").generate(sources(), endless)
     assert [one.tokens[:-1] for one in whole] == [one.tokens[:-1] for (one,) in ends]
     assert 2 not in {one.tokens[-1] for one in whole}
 
@@ -270,12 +238,12 @@ def test_encoder_runs_once_a_text_and_frees_its_states(name, method):
     one = llm(name, method)
     states: list[weakref.ref] = []
     models = [one.target, *([one.engine.drafter.model] if method == "lm" else [])]
-    hooks = [
-        model.hf.get_encoder().register_forward_hook(
-            lambda *call: states.append(weakref.ref(call[-1][0]))
-        )
-        for model in models
-    ]
+
+    def keep(*call) -> None:
+        states.append(weakref.ref(call[-1][0]))
+
+    encoders = [model.hf.get_encoder() for model in models]
+    hooks = [encoder.register_forward_hook(keep) for encoder in encoders]
     answers = one.stream(sources()[2], params(name, seed=1, ignore_eos=True))
     next(answers)
     # the pool keeps only the keys and values that the decoder makes of them
@@ -287,6 +255,4 @@ def test_encoder_runs_once_a_text_and_frees_its_states(name, method):
         hook.remove()
     assert len(states) == 1 + len(LENGTHS)
     assert [state() for state in states] == [None] * len(states)
-    assert [model.backend.pool.held for model in models if pooled] == [0] * (
-        len(models) * pooled
-    )
+    assert not any(model.backend.pool.held for model in models if pooled)

@@ -29,6 +29,7 @@ from running import (
     engine,
     finish,
     grammars,
+    outputs,
     plain,
     prompts,
     target,
@@ -74,10 +75,8 @@ def requests(turn: int) -> list[Case]:
     asked = []
     for at, form in enumerate(FORMS):
         heat = HEATS[(at + turn) % 3]
-        params = SamplingParams(
-            **({"temperature": heat, "seed": 10 * turn + at, "max_tokens": 56} | form)
-        )
-        asked.append(Case(prompts()[at % 5], params))
+        options = dict(temperature=heat, seed=10 * turn + at, max_tokens=56)
+        asked.append(Case(prompts()[at % 5], SamplingParams(**options | form)))
     return asked
 
 
@@ -89,55 +88,41 @@ def wanted(turn: int) -> list[Answer]:
 def check_drafted(answers: list[Answer]) -> None:
     """A text for which nothing was drafted proves nothing."""
     assert {answer.sequence.undrafted for answer in answers} == {None}
-    structured = [
-        answer.sequence.stats
-        for answer in answers
-        if answer.sequence.grammar is not None
-    ]
-    assert sum(stats.drafted for stats in structured) > 0
-    assert sum(stats.accepted for stats in structured) > 0
+    sequences = [answer.sequence for answer in answers]
+    stats = [one.stats for one in sequences if one.grammar is not None]
+    assert sum(one.drafted for one in stats) > 0
+    assert sum(one.accepted for one in stats) > 0
 
 
 @pytest.mark.parametrize(("name", "turn"), grid(COVERED, METHODS_THAT_DRAFT, range(3)))
 def test_text_is_that_of_plain_decoding(name, turn):
     loop = engine(loaded(), drafter(name, DTYPE), 5, slots=6, chunk=16)
     got = finish(loop, requests(turn))
-    assert [answer.said for answer in got] == [answer.said for answer in wanted(turn)]
+    assert outputs(got) == outputs(wanted(turn))
     assert loop.failed is None
     check_drafted(got)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(r, marks=() if r == "traversal" else pytest.mark.slow)
-        for r in RULES
-        if r != "match"
-    ],
-)
+SLOWLY = [
+    pytest.param(rule, marks=() if rule == "traversal" else pytest.mark.slow)
+    for rule in RULES
+]
+
+
+@pytest.mark.parametrize("rule", SLOWLY)
 def test_every_rule_gives_greedy_text(rule):
-    asked = [
-        Case(
-            prompts()[at % 5],
-            SamplingParams(**({"max_tokens": 48} | form | {"temperature": 0.0})),
-        )
-        for at, form in enumerate(FORMS)
+    params = [
+        SamplingParams(**dict(max_tokens=48) | form | dict(temperature=0.0))
+        for form in FORMS
     ]
+    asked = [Case(prompts()[at % 5], one) for at, one in enumerate(params)]
     loop = engine(loaded(), drafter("lm", DTYPE), 6, rule=rule)
     got = finish(loop, asked)
-    assert [answer.said for answer in got] == [
-        answer.said for answer in plain(loaded(), asked)
-    ]
+    assert outputs(got) == outputs(plain(loaded(), asked))
     check_drafted(got)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(r, marks=() if r == "traversal" else pytest.mark.slow)
-        for r in RULES
-    ],
-)
+@pytest.mark.parametrize("rule", SLOWLY)
 @pytest.mark.parametrize(
     "method", ["lm", pytest.param("suffix", marks=pytest.mark.slow)]
 )
@@ -146,36 +131,23 @@ def test_tokens_have_the_masked_distribution(rule, method):
     sides under the grammar.
     """
     words = SamplingParams(regex="([a-z ]{1,5}, ){12}", max_tokens=24).regex
-    asked = [
-        Case(
-            prompts()[seed % 5],
-            SamplingParams(temperature=1.0, seed=seed, max_tokens=24, regex=words),
-        )
-        for seed in range(16)
-    ]
-    answers = finish(
-        engine(loaded(), drafter(method, DTYPE), 6, rule=rule, slots=4), asked
-    )
+    options = dict(temperature=1.0, max_tokens=24, regex=words)
+    params = [SamplingParams(seed=seed, **options) for seed in range(16)]
+    asked = [Case(prompts()[seed % 5], one) for seed, one in enumerate(params)]
+    loop = engine(loaded(), drafter(method, DTYPE), 6, rule=rule, slots=4)
+    answers = finish(loop, asked)
     check_drafted(answers)
     places, spare = [], torch.Generator().manual_seed(1)
     for request, answer in zip(asked, answers, strict=True):
         sequence = answer.sequence
         assert re.fullmatch(r"([a-z ]{1,5}, )*([a-z ]{0,5}(, ?)?)?", answer.text)
-        raw = [
-            distribution(model, sequence.tokens) for model in (loaded(), draft(DTYPE))
-        ]
-        follows = grammars().answer(
-            grammars().compiled(request.params), request.params, sequence.prompt
-        )
-        for place in range(sequence.prompt, len(sequence.tokens)):
-            before = Request(
-                0,
-                sequence.tokens[:place],
-                sequence.prompt,
-                request.params,
-                0,
-                grammar=follows,
-            )
+        models = (loaded(), draft(DTYPE))
+        raw = [distribution(model, sequence.tokens) for model in models]
+        params, start = request.params, sequence.prompt
+        follows = grammars().answer(grammars().compiled(params), params, start)
+        for place in range(start, len(sequence.tokens)):
+            text = sequence.tokens[:place]
+            before = Request(0, text, start, params, 0, grammar=follows)
             p, q = (
                 weights(logits[place - 1 : place], before, [[]])[0].double().softmax(-1)
                 for logits in raw
@@ -193,12 +165,8 @@ def valid(form: dict, text: str) -> bool:
         return jsonschema_rs.is_valid(form["json_schema"], json.loads(text))
     if "json_object" in form:
         return isinstance(json.loads(text), dict)
-    return (
-        re.fullmatch(
-            PHONE if "regex" in form else r"\d{1,3}( \+ \d{1,3})* = \d{1,3}", text
-        )
-        is not None
-    )
+    sums = r"\d{1,3}( \+ \d{1,3})* = \d{1,3}"
+    return re.fullmatch(PHONE if "regex" in form else sums, text) is not None
 
 
 def test_complete_answers_are_valid_and_end_with_stop():
@@ -218,16 +186,14 @@ def test_complete_answers_are_valid_and_end_with_stop():
     ids=str,
 )
 def test_cut_answer_begins_the_whole_one(form):
-    (whole,) = plain(
-        target(),
-        [Case(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": 60} | form)))],
-    )
+    def case(length: int) -> Case:
+        options = dict(seed=5, max_tokens=length) | form
+        return Case(prompts()[0], SamplingParams(**options))
+
+    (whole,) = plain(target(), [case(60)])
     lengths = range(1, min(len(whole.tokens), 16))
     assert len(lengths) > 8
-    asked = [
-        Case(prompts()[0], SamplingParams(**({"seed": 5, "max_tokens": length} | form)))
-        for length in lengths
-    ]
+    asked = [case(length) for length in lengths]
     got = finish(engine(loaded(), drafter("lm", DTYPE), 6), asked)
     check_drafted(got)
     for length, answer in zip(lengths, got, strict=True):
@@ -238,32 +204,23 @@ def test_cut_answer_begins_the_whole_one(form):
 
 def test_text_ends_without_an_end_of_text_token():
     for ends in ({"ignore_eos": True}, {}):
-        asked = [
-            Case(
-                prompts()[1],
-                SamplingParams(
-                    regex="(yes|no), [ab]{3}", max_tokens=30, seed=1, **ends
-                ),
-            )
-        ]
+        options = dict(regex="(yes|no), [ab]{3}", max_tokens=30, seed=1)
+        asked = [Case(prompts()[1], SamplingParams(**options, **ends))]
         for loop in (engine(loaded()), engine(loaded(), drafter("lm", DTYPE), 5)):
             (answer,) = finish(loop, asked)
             assert re.fullmatch("(yes|no), [ab]{3}", answer.text)
             assert answer.sequence.finish_reason == "stop"
             assert not loaded().eos & set(answer.tokens)
-    open_end = Case(
-        prompts()[1],
-        SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True),
-    )
+    params = SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True)
+    open_end = Case(prompts()[1], params)
     (answer,) = finish(engine(loaded(), drafter("lm", DTYPE), 5), [open_end])
     assert (len(answer.tokens), answer.sequence.finish_reason) == (30, "length")
     assert re.fullmatch("[ab]+", answer.text)
 
 
 def test_open_end_is_left_to_the_model():
-    biased = SamplingParams(
-        regex="[ab]+", max_tokens=30, seed=1, temperature=0, logit_bias={0: 100.0}
-    )
+    options = dict(temperature=0, logit_bias={0: 100.0})
+    biased = SamplingParams(regex="[ab]+", max_tokens=30, seed=1, **options)
     for loop in (engine(loaded()), engine(loaded(), drafter("lm", DTYPE), 5)):
         (answer,) = finish(loop, [Case(prompts()[1], biased)])
         assert re.fullmatch("[ab]+", answer.text)
@@ -275,15 +232,11 @@ def test_open_end_is_left_to_the_model():
     "grammar", ['root ::= "a" root', 'root ::= root "b" | "a" root "b" | "c"']
 )
 def test_recursive_grammars_run_to_the_longest_length(grammar):
-    asked = [
-        Case(
-            prompts()[1],
-            SamplingParams(grammar=grammar, max_tokens=24, seed=1, ignore_eos=True),
-        )
-    ]
+    options = dict(max_tokens=24, seed=1, ignore_eos=True)
+    asked = [Case(prompts()[1], SamplingParams(grammar=grammar, **options))]
     want = plain(loaded(), asked)
     got = finish(engine(loaded(), drafter("suffix", DTYPE), 5), asked)
-    assert [one.said for one in got] == [one.said for one in want]
+    assert outputs(got) == outputs(want)
     assert got[0].sequence.stats.accepted > 0
 
 
@@ -291,9 +244,8 @@ def test_forbidden_words_that_leave_no_token_end_only_that_request():
     from foreword.errors import InvalidRequest
 
     every = tuple((token,) for token in range(loaded().vocab))
-    stuck = Case(
-        prompts()[0], SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every)
-    )
+    params = SamplingParams(regex="abc", max_tokens=9, bad_word_ids=every)
+    stuck = Case(prompts()[0], params)
     with pytest.raises(InvalidRequest, match=r"is forbidden .* bad_word_ids or regex"):
         finish(engine(loaded(), drafter("lm", DTYPE), 3), [stuck])
 
@@ -302,22 +254,12 @@ def test_each_answer_to_a_prompt_follows_the_form():
     from foreword import LLM
 
     llm = LLM(nodes=4)
-    params = SamplingParams(
-        json_schema=PERSON, n=3, seed=7, max_tokens=60, temperature=1.0
-    )
+    shared = dict(json_schema=PERSON, max_tokens=60)
+    params = SamplingParams(n=3, seed=7, temperature=1.0, **shared)
     several = llm.generate("A person:", params)
-    assert [one.text for one in several] == [
-        llm.generate(
-            "A person:",
-            SamplingParams(
-                json_schema=PERSON, seed=seed_of(7, n), max_tokens=60, method="none"
-            ),
-        )[0].text
-        for n in range(3)
-    ]
     assert len({one.text for one in several}) == 3
-    for one in several:
+    for number, one in enumerate(several):
+        own = SamplingParams(seed=seed_of(7, number), method="none", **shared)
+        assert one.text == llm.generate("A person:", own)[0].text
         assert one.stats.accepted > 0
-        assert one.finish_reason == "length" or jsonschema_rs.is_valid(
-            PERSON, json.loads(one.text)
-        )
+        assert one.finish_reason == "length" or valid(shared, one.text)

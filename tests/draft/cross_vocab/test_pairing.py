@@ -59,8 +59,8 @@ def test_folder_of_another_tokenizer_drafts_and_changes_no_text(tmp_path):
     loaded = load_pair(NEAR.save(tmp_path), target(DTYPE), tokenizer())
     loop = engine(target(DTYPE), CrossVocabularyDrafter(loaded), 3)
     got = finish(loop, asked)
-    assert [one.said for one in got] == [
-        one.said for one in plain(target(DTYPE), asked)
+    assert [answer.said for answer in got] == [
+        answer.said for answer in plain(target(DTYPE), asked)
     ]
     assert loop.failed is None
-    assert sum(one.sequence.stats.accepted for one in got) > 20
+    assert sum(answer.sequence.stats.accepted for answer in got) > 20

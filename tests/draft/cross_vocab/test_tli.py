@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from foreword.draft.cross_vocab.tli import (
     MARGIN,
@@ -31,6 +32,7 @@ from running import (
     draft,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -44,17 +46,17 @@ TEMPERATURES = (
 
 
 def requests(temperature: float) -> list[Case]:
-    params = [
-        SamplingParams(temperature=temperature, seed=s, max_tokens=24, ignore_eos=True)
-        for s in range(6)
-    ]
-    return [Case(prompts()[seed % 5], one) for seed, one in enumerate(params)]
+    return [case(seed, temperature=temperature, max_tokens=24) for seed in range(6)]
+
+
+def case(seed: int, **params: float) -> Case:
+    options = dict(seed=seed, ignore_eos=True) | params
+    return Case(prompts()[seed % 5], SamplingParams(**options))
 
 
 def accepted(drafter, temperature: float, rule: str = "match") -> int:
-    answers = finish(
-        engine(target(DTYPE), drafter, 3, rule=rule), requests(temperature)
-    )
+    loop = engine(target(DTYPE), drafter, 3, rule=rule)
+    answers = finish(loop, requests(temperature))
     return sum(answer.sequence.stats.accepted for answer in answers)
 
 
@@ -63,9 +65,7 @@ def accepted(drafter, temperature: float, rule: str = "match") -> int:
 def test_the_text_is_that_of_plain_decoding(how, temperature):
     loop = engine(target(DTYPE), IntersectionDrafter(pair(how, DTYPE)), 3)
     got = finish(loop, requests(temperature))
-    assert [answer.said for answer in got] == [
-        answer.said for answer in plain(target(DTYPE), requests(temperature))
-    ]
+    assert outputs(got) == outputs(plain(target(DTYPE), requests(temperature)))
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 20
 
@@ -76,9 +76,8 @@ def test_renumbered_vocabulary_drafts_the_same(temperature):
     draft model.
     """
     renamed = IntersectionDrafter(pair(Foreign(one_in=8192, renamed=False), DTYPE))
-    assert accepted(renamed, temperature) == accepted(
-        LanguageModelDrafter(draft(DTYPE)), temperature
-    )
+    plain = LanguageModelDrafter(draft(DTYPE))
+    assert accepted(renamed, temperature) == accepted(plain, temperature)
 
 
 @pytest.mark.skipif(
@@ -89,43 +88,35 @@ def test_renumbered_vocabulary_drafts_the_same(temperature):
 def test_tree_in_one_call_is_tree_level_by_level(how, temperature):
     both = pair(how, "bfloat16")
     slow = IntersectionDrafter(both)
+    model = both.model
     slow.model.backend = RemappedBackend(
-        both.model.backend, both.translation, both.model.context, both.model.device
+        model.backend, both.translation, model.context, model.device
     )
-    sequences = tuple(
-        request.sequence(target(DTYPE).eos) for request in requests(temperature)[:5]
-    )
-    batch = Batch(sequences, NoiseStreams(8192, shared=True))
+    asked = requests(temperature)[:5]
+    sequences = [request.sequence(target(DTYPE).eos) for request in asked]
+    batch = Batch(tuple(sequences), NoiseStreams(8192, shared=True))
     ours = IntersectionDrafter(both).propose(batch, [8] * 5)
     theirs = slow.propose(batch, [8] * 5)
     assert not ours.chain
     assert torch.equal(ours.tokens, theirs.tokens)
     assert torch.equal(ours.parents, theirs.parents)
-    torch.testing.assert_close(
-        ours.probabilities, theirs.probabilities, atol=1e-3, rtol=1e-2
-    )
+    assert_close(ours.probabilities, theirs.probabilities, atol=1e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_rules_get_the_renormalised_distribution(rule):
     drafter, temperature = IntersectionDrafter(pair(FAR, DTYPE)), 0.9
-    sequence = Case(
-        prompts()[3], SamplingParams(temperature=temperature, seed=1)
-    ).sequence(target(DTYPE).eos)
-    draft_token = drafter.propose(
-        Batch((sequence,), NoiseStreams(8192, shared=False)), [3]
-    )
+    asked = Case(prompts()[3], SamplingParams(temperature=temperature, seed=1))
+    sequence = asked.sequence(target(DTYPE).eos)
+    batch = Batch((sequence,), NoiseStreams(8192, shared=False))
+    draft_token = drafter.propose(batch, [3])
     drafts, targets = pair(FAR, DTYPE).translation.shared
-    ids = [
-        spelt
-        for token in sequence.tokens
-        for spelt in pair(FAR, DTYPE).translation.spellings[token]
-    ]
-    theirs = (distribution(pair(FAR, DTYPE).model, ids)[-1] / temperature).softmax(-1)[
-        drafts
-    ]
+    spellings = pair(FAR, DTYPE).translation.spellings
+    ids = [spelt for token in sequence.tokens for spelt in spellings[token]]
+    logits = distribution(pair(FAR, DTYPE).model, ids)[-1]
+    theirs = (logits / temperature).softmax(-1)[drafts]
     q = torch.zeros(8192).index_put((targets,), theirs / theirs.sum())
-    torch.testing.assert_close(draft_token.probs[0, 0], q, atol=1e-5, rtol=1e-3)
+    assert_close(draft_token.probs[0, 0], q, atol=1e-5, rtol=1e-3)
     assert theirs.sum() < 0.98, "else there is nothing to renormalise"
     assert accepted(drafter, temperature, rule) > 20
 
@@ -137,38 +128,21 @@ def test_acceptance_follows_the_two_distributions(temperature):
     """One draft token a round under `rejection`: kept with the probability sum_x min(p,
     q') (Leviathan et al. 2023).
     """
-    asked = [
-        Case(
-            prompts()[s % 5],
-            SamplingParams(
-                temperature=temperature, seed=s, max_tokens=32, ignore_eos=True
-            ),
-        )
-        for s in range(20)
-    ]
-    answers = finish(
-        engine(
-            target(DTYPE), IntersectionDrafter(pair(NEAR, DTYPE)), 1, rule="rejection"
-        ),
-        asked,
-    )
+    asked = [case(seed, temperature=temperature, max_tokens=32) for seed in range(20)]
+    drafter = IntersectionDrafter(pair(NEAR, DTYPE))
+    answers = finish(engine(target(DTYPE), drafter, 1, rule="rejection"), asked)
     drafts, targets = pair(NEAR, DTYPE).translation.shared
     kept, probabilities = [], []
     for answer in answers:
         tokens, place = answer.sequence.tokens, answer.sequence.prompt
         spellings = [pair(NEAR, DTYPE).translation.spellings[token] for token in tokens]
         p = (distribution(target(DTYPE), tokens) / temperature).softmax(-1)
-        theirs = distribution(
-            pair(NEAR, DTYPE).model, [spelt for ids in spellings for spelt in ids]
-        )
+        written = [spelt for ids in spellings for spelt in ids]
+        theirs = distribution(pair(NEAR, DTYPE).model, written)
         for delta in answer.deltas:
             if delta.drafted:
                 row = theirs[sum(map(len, spellings[:place])) - 1]
-                q = (
-                    torch.full((8192,), -torch.inf)
-                    .index_put((targets,), row[drafts] / temperature)
-                    .softmax(-1)
-                )
+                q = only(targets, row[drafts] / temperature).softmax(-1)
                 kept.append(float(delta.origins[0] == "accepted"))
                 probabilities.append(torch.minimum(p[place - 1], q).sum())
             place += len(delta.tokens)
@@ -201,11 +175,13 @@ _ids = count(1000)
 
 
 def spelt(tokens: list[int]) -> list[int]:
-    return [
-        text_id
-        for token in tokens
-        for text_id in pair(FAR).translation.spellings[token]
-    ]
+    spellings = pair(FAR).translation.spellings
+    return [text_id for token in tokens for text_id in spellings[token]]
+
+
+def only(ids: Tensor, logits: Tensor) -> Tensor:
+    """Logits of these ids; no other one is possible."""
+    return torch.full((8192,), -torch.inf).index_put((ids,), logits)
 
 
 def own(tokens: list[int]) -> Tensor:
@@ -217,7 +193,7 @@ def own(tokens: list[int]) -> Tensor:
     ids = spelt(tokens)
     logits = model.read([Read(999, 0, ids)])[0]
     model.close(999)
-    return torch.full((8192,), -torch.inf).index_put((targets,), logits[drafts])
+    return only(targets, logits[drafts])
 
 
 def opened(capacity: int = 400) -> tuple[Model, int]:
@@ -227,7 +203,7 @@ def opened(capacity: int = 400) -> tuple[Model, int]:
 
 
 def same(found: Tensor, tokens: list[int]) -> None:
-    torch.testing.assert_close(found, own(tokens), atol=1e-3, rtol=1e-4)
+    assert_close(found, own(tokens), atol=1e-3, rtol=1e-4)
 
 
 def test_text_is_scored_as_draft_model_scores_its_translation():
@@ -246,16 +222,9 @@ def test_only_shared_tokens_have_probability():
     drafts, targets = pair(FAR).translation.shared
     assert row[MISSING] == row[OTHER] == 0
     pair(FAR).model.open(text_id + 5000, 400)
-    distribution = (
-        pair(FAR).model.read([Read(text_id + 5000, 0, spelt(TEXT))]).softmax(-1)[0]
-    )
+    logits = pair(FAR).model.read([Read(text_id + 5000, 0, spelt(TEXT))])[0]
     pair(FAR).model.close(text_id + 5000)
-    torch.testing.assert_close(
-        row[targets],
-        distribution[drafts] / distribution[drafts].sum(),
-        atol=1e-5,
-        rtol=1e-3,
-    )
+    assert_close(row[targets], logits[drafts].softmax(-1), atol=1e-5, rtol=1e-3)
 
 
 def test_draft_tokens_are_taken_back():
@@ -267,12 +236,9 @@ def test_draft_tokens_are_taken_back():
 def test_each_sequence_of_a_batch_gets_its_scores():
     model, text_id = opened()
     model.open(other := next(_ids), 400)
-    found = model.read(
-        [Read(text_id, 0, [*TEXT[:9], MISSING], keep=2), Read(other, 0, TEXT[5:12])]
-    )
-    for row, text in zip(
-        found, (TEXT[:9], [*TEXT[:9], MISSING], TEXT[5:12]), strict=True
-    ):
+    first = [*TEXT[:9], MISSING]
+    found = model.read([Read(text_id, 0, first, keep=2), Read(other, 0, TEXT[5:12])])
+    for row, text in zip(found, (TEXT[:9], first, TEXT[5:12]), strict=True):
         same(row, text)
 
 
@@ -282,14 +248,8 @@ def test_tree_of_translated_tokens_is_scored():
     model, text_id = opened()
     text, tokens = TEXT[:10], [MISSING, 302, 300, OTHER, 301, 303]
     parents = [-1, -1, 0, 1, 2, 3]
-    paths = [
-        [MISSING],
-        [302],
-        [MISSING, 300],
-        [302, OTHER],
-        [MISSING, 300, 301],
-        [302, OTHER, 303],
-    ]
+    branches = [MISSING, 300, 301], [302, OTHER, 303]
+    paths = [branch[:depth] for depth in (1, 2, 3) for branch in branches]
     first = model.read([Read(text_id, 0, [*text, *tokens[:2]], parents[:2], keep=3)])
     second = model.read([Read(text_id, 10, tokens[2:], parents, keep=4, held=2)])
     for row, path in zip([*first, *second], [[], *paths], strict=True):
@@ -307,9 +267,8 @@ def test_branch_that_lies_where_text_goes_on_needs_no_moving():
 def test_a_text_that_outgrows_its_room_gets_more():
     model, text_id = opened(capacity=1)
     text = (TEXT * 12)[: MARGIN + 60]
-    assert len(spelt(text)) + MARGIN <= pair(FAR).model.context, (
-        "else the beginning is forgotten"
-    )
+    # else the beginning is forgotten
+    assert len(spelt(text)) + MARGIN <= pair(FAR).model.context
     for start in range(0, len(text), 100):
         model.read([Read(text_id, start, text[start : start + 100], keep=0)])
     same(model.read([Read(text_id, len(text), [5])])[0], [*text, 5])
@@ -321,9 +280,8 @@ def test_text_longer_than_context_is_followed_by_its_end():
     for start in range(0, len(text), 350):
         found = model.read([Read(text_id, start, text[start : start + 350])])[0]
         assert bool(found.isfinite().any())
-    start = next(
-        start for start in range(len(text)) if len(spelt(text[start:])) < context // 2
-    )
+    places = range(len(text))
+    start = next(one for one in places if len(spelt(text[one:])) < context // 2)
     agreed = (found.softmax(-1) - own(text[start:]).softmax(-1)).abs().sum() / 2
     assert agreed < 0.2, "of a long text, the end is what counts"
 
@@ -338,29 +296,21 @@ def test_chain_in_one_call_is_chain_step_by_step(how, temperature):
     model, text_id = translated(both.model, both.translation), next(_ids)
     model.open(text_id, 200)
     key = 7 if temperature else None
-    grown = model.grow(
-        Read(text_id, 0, TEXT),
-        TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, key, ()),
-    )
+    request = TreeRequest(6, 1, 6, 16, 32, 0.0, temperature, 0.6, key, ())
+    grown = model.grow(Read(text_id, 0, TEXT), request)
     assert grown is not None
     draft_tokens = grown.tokens
     assert len(draft_tokens) == 6
-    for place, draft_token in enumerate(draft_tokens):
-        (row,) = model.read(
-            [
-                Read(
-                    text_id,
-                    len(TEXT) - 1 + place,
-                    [[*TEXT, *draft_tokens][len(TEXT) - 1 + place]],
-                )
-            ]
-        )
-        assert draft_token == int(
-            row.argmax()
-            if key is None
-            else (row / temperature + gumbel([key], len(row))[0]).argmax()
-        )
-        key = None if key is None else extend(key, draft_token)
+    last = len(TEXT) - 1
+    for place, draft_token in enumerate(draft_tokens, last):
+        token = [*TEXT, *draft_tokens][place]
+        (row,) = model.read([Read(text_id, place, [token])])
+        if key is None:
+            assert draft_token == int(row.argmax())
+            continue
+        noisy = row / temperature + gumbel([key], len(row))[0]
+        assert draft_token == int(noisy.argmax())
+        key = extend(key, draft_token)
     model.read([Read(text_id, len(TEXT) + 4, [draft_tokens[4]])])
     model.close(text_id)
 

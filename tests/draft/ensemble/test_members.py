@@ -32,6 +32,7 @@ from running import (
     draft,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -57,25 +58,16 @@ class Says(Drafter):
         return chosen([tree.tokens for tree in trees]) if self.silent else Draft(trees)
 
 
-def one(length: int = 3) -> Request:
-    return Request(
-        next(_ids),
-        [5] * length,
-        1,
-        SamplingParams(temperature=0, max_tokens=64),
-        seed=0,
-    )
+def one(heat: float = 0) -> Request:
+    params = SamplingParams(temperature=heat, max_tokens=64)
+    return Request(next(_ids), [5] * 3, 1, params, seed=0)
 
 
 def propose(
-    drafter: Drafter,
-    *sequences: Request,
-    most: int = 8,
-    trees: bool = True,
-    **known: float,
+    drafter: Drafter, *sequences: Request, trees: bool = True, **known: float
 ) -> Draft:
     batch = Batch(sequences, NoiseStreams(100, shared=True), trees, **known)
-    return drafter.propose(batch, [most] * len(sequences))
+    return drafter.propose(batch, [8] * len(sequences))
 
 
 def test_member_without_probabilities_counts_by_acceptance():
@@ -83,12 +75,10 @@ def test_member_without_probabilities_counts_by_acceptance():
     both, sequence = CascadeDrafter([mute, Says()]), one()
     for turn in range(200):
         propose(both, sequence)
-        both.update(
-            sequence, both._trees.pop(sequence.id), [1, 9] if turn % 2 else [1, 2, 7]
-        )
-    assert paths(propose(both, sequence)) == pytest.approx(
-        {(1,): 1.0, (1, 2): 0.5}, abs=0.05
-    )
+        said = [1, 9] if turn % 2 else [1, 2, 7]
+        both.update(sequence, both._trees.pop(sequence.id), said)
+    expected = pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
+    assert paths(propose(both, sequence)) == expected
 
 
 def test_cascade_asks_next_only_where_first_is_not_sure():
@@ -102,11 +92,9 @@ def test_cascade_asks_next_only_where_first_is_not_sure():
     for _ in range(30):
         assert paths(propose(unsure, one())) == pytest.approx({(3,): 0.9, (3, 4): 0.5})
     assert dear.asked == asked + 30
-    assert propose(
-        CascadeDrafter([Says((1, -1, 0.2)), Says((1, -1, 0.1), (2, -1, 0.05))]),
-        one(),
-        trees=False,
-    ).chain
+    wide = Says((1, -1, 0.1), (2, -1, 0.05))
+    both = CascadeDrafter([Says((1, -1, 0.2)), wide])
+    assert propose(both, one(), trees=False).chain
 
 
 def test_slow_member_runs_rarely():
@@ -129,10 +117,8 @@ def test_slow_member_runs_rarely():
     assert both._spare < 20.0, "and paid for"
     both._took[1], both._spare = 5.0, 7.0
     propose(both, one(), pace=1.0)
-    assert dear.asked == 3, (
-        "it is expected to add less than 5 tokens, so more than its time must be saved "
-        "up"
-    )
+    # it is expected to add less than 5 tokens: more than its time must be saved up
+    assert dear.asked == 3
     propose(both, one())
     assert dear.asked == 4, "nothing looks at the time"
 
@@ -164,9 +150,8 @@ def test_prefill_time_of_a_member_is_ignored():
     both.rest(1.0)
     both.rest(1.0)
     propose(both, sequence)
-    assert both._took == [0.0, 0.0], (
-        "it was not asked in the last round, and has that to catch up with"
-    )
+    # it was not asked in the last round, and has that to catch up with
+    assert both._took == [0.0, 0.0]
     both._took = [9.0, 9.0]
     both.rest(1.0)
     both.rest(1.0)
@@ -182,9 +167,8 @@ def test_a_part_must_earn_its_time_for_all_texts_together():
     both._took[1] = 2.0
     asked = dear.asked
     propose(both, one(), one(), pace=0.7)
-    assert dear.asked == asked + 2, (
-        "3 draft tokens that come true take 2.86 seconds to write"
-    )
+    # 3 draft tokens that come true take 2.86 seconds to write
+    assert dear.asked == asked + 2
     both._took[1] = 2.0
     propose(both, one(), one(), pace=0.9)
     assert dear.asked == asked + 2
@@ -198,12 +182,9 @@ def test_expensive_scoring_leaves_no_expected_gain():
     both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
     for draft_tokens in (1, 5, 2, 9):
         both._scoring.learn(draft_tokens, 1.0 + 0.5 * draft_tokens)
-    assert len(propose(both, one(), pace=0.5).trees[0]) == 3, (
-        "3 of 0.38 and one of 0.78"
-    )
-    assert paths(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9}), (
-        "nothing and 0.4"
-    )
+    # 3 of 0.38 and one of 0.78; nothing and 0.4
+    assert len(propose(both, one(), pace=0.5).trees[0]) == 3
+    assert paths(propose(both, one(), pace=2.0)) == pytest.approx({(9,): 0.9})
 
 
 def test_scoring_cost_is_learnt_in_pure_rounds():
@@ -212,9 +193,8 @@ def test_scoring_cost_is_learnt_in_pure_rounds():
     for sequence, scored in ((new, None), (running, 1)):
         draft = propose(both, sequence)
         batch = Batch((sequence,), NoiseStreams(100, shared=True))
-        both.observe(
-            batch, draft, Verdict([[]], [7], 0), Scores((torch.zeros(2, 100),))
-        )
+        scores = Scores((torch.zeros(2, 100),))
+        both.observe(batch, draft, Verdict([[]], [7], 0), scores)
         assert both._scored == scored
     both._spent = 0.25
     both.rest(1.0)
@@ -250,12 +230,9 @@ def test_overconfident_member_runs_less():
         both.update(sequence, both._trees.pop(sequence.id), said)
     asked, both._took[1] = boasts.asked, 1.0
     propose(both, sequence, pace=0.5)
-    assert boasts.asked == asked, (
-        "1.7 draft tokens, of which a fifth at most is believed"
-    )
-    drawn = Request(
-        next(_ids), [5] * 3, 1, SamplingParams(temperature=1, max_tokens=64), seed=0
-    )
+    # 1.7 draft tokens, of which a fifth at most is believed
+    assert boasts.asked == asked
+    drawn = one(heat=1)
     propose(both, drawn, pace=0.5)
     assert boasts.asked == asked + 1, "of other texts nothing was learnt"
     for _ in range(200):
@@ -280,26 +257,19 @@ def test_prior_gain_gives_way_to_measurements():
 def test_a_recipe_is_read_from_its_name():
     recipe = method(" cascade( ngram , cascade(suffix,lm) ) ")
     assert isinstance(recipe, MethodSpec)
-    assert (recipe.kind, [name for name, _ in recipe.parts]) == (
-        CascadeDrafter,
-        ["ngram", "cascade(suffix, lm)"],
-    )
+    assert recipe.kind is CascadeDrafter
+    assert [name for name, _ in recipe.parts] == ["ngram", "cascade(suffix, lm)"]
     assert recipe.about.needs
     made = recipe.load(draft(DTYPE), target(DTYPE), tokenizer())
     assert isinstance(made, CascadeDrafter)
     assert [type(part) for part in made.members] == [NgramDrafter, CascadeDrafter]
     assert isinstance(made.members[1], CascadeDrafter)
-    assert [type(part) for part in made.members[1].members] == [
-        SuffixDrafter,
-        LanguageModelDrafter,
-    ]
-    named = method("cascade(suffix,lm)").load(
-        {"lm": draft(DTYPE)}, target(DTYPE), tokenizer()
-    )
+    kinds = [type(part) for part in made.members[1].members]
+    assert kinds == [SuffixDrafter, LanguageModelDrafter]
+    beside = (target(DTYPE), tokenizer())
+    named = method("cascade(suffix,lm)").load({"lm": draft(DTYPE)}, *beside)
     assert named.members[1].model is draft(DTYPE)
-    assert (
-        method("cascade(ngram,suffix)").load(None, target(DTYPE), tokenizer()).members
-    )
+    assert method("cascade(ngram,suffix)").load(None, *beside).members
     assert [name for name, _ in method("cascade").parts] == ["suffix", "lm"]
 
 
@@ -333,37 +303,21 @@ def test_a_recipe_that_cannot_be_made_says_why(name, source, said):
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_text_is_unchanged_and_members_learn(rule):
-    temperature = 0.0 if rule == "rejection" else 0.8
-    asked = [
-        Case(
-            p,
-            SamplingParams(
-                temperature=temperature, seed=2, max_tokens=32, ignore_eos=True
-            ),
-        )
-        for p in prompts()
-    ]
-    drafter = CascadeDrafter(
-        [
-            SuffixDrafter.load(None, target(DTYPE), None),
-            LanguageModelDrafter(draft(DTYPE)),
-        ]
-    )
+    heat = 0.0 if rule == "rejection" else 0.8
+    options = dict(seed=2, max_tokens=32, ignore_eos=True)
+    params = SamplingParams(temperature=heat, **options)
+    asked = [Case(prompt, params) for prompt in prompts()]
+    suffix = SuffixDrafter.load(None, target(DTYPE), None)
+    drafter = CascadeDrafter([suffix, LanguageModelDrafter(draft(DTYPE))])
     loop = engine(target(DTYPE), drafter, 8, rule=rule)
     got = finish(loop, asked)
-    assert [answer.said for answer in got] == [
-        answer.said for answer in plain(target(DTYPE), asked)
-    ]
+    assert outputs(got) == outputs(plain(target(DTYPE), asked))
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 40
     assert drafter._trees == {}
     assert drafter._last_round == [set(), set()]
-    assert all(
-        not value
-        for part in drafter.members
-        for value in vars(part).values()
-        if isinstance(value, dict)
-    )
+    for part in drafter.members:
+        assert not any(one for one in vars(part).values() if isinstance(one, dict))
 
 
 class Gets(Says):

@@ -52,14 +52,11 @@ def sequence(
     prompt: int = 1,
 ) -> Request:
     params = SamplingParams(tenant=tenant, temperature=temperature, max_tokens=2000)
-    return Request(
-        id=id,
-        tokens=list(tokens),
-        prompt=prompt,
-        params=params,
-        seed=0,
-        eos=frozenset({9}),
-    )
+    return Request(id, list(tokens), prompt, params, seed=0, eos=frozenset({9}))
+
+
+def fresh(ask: CountsFactory | None = None) -> SuffixDrafter:
+    return SuffixDrafter(AnswerStore(VOCAB), ask=ask)
 
 
 def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
@@ -91,14 +88,10 @@ def counted(
     matches: list[tuple[int, list[int], int]] = []
     for tokens in (text, past):
         for place in range(len(tokens) - 1, 0, -1):
-            sizes = (
-                n
-                for n in SIZES
-                if n <= place
-                and n <= len(text)
-                and tokens[place - n : place] == text[-n:]
-            )
-            size = next(sizes, 0)
+            longest = min(place, len(text))
+            sizes = [n for n in SIZES if n <= longest]
+            same = [n for n in sizes if tokens[place - n : place] == text[-n:]]
+            size = next(iter(same), 0)
             if size:
                 matches.append((size, tokens, place))
     weights: dict[tuple[int, ...], int] = {}
@@ -121,9 +114,8 @@ def test_votes_are_those_of_a_plain_search(
     for tokens in answers:
         archive.add("", tokens)
     past = [token for tokens in answers for token in (*tokens, GAP)]
-    assert dict(votes(own, archive[""], text[-SIZES[0] :], length)) == counted(
-        text, past, length
-    )
+    found = votes(own, archive[""], text[-SIZES[0] :], length)
+    assert dict(found) == counted(text, past, length)
 
 
 def expected_probabilities(
@@ -133,17 +125,11 @@ def expected_probabilities(
     surprise, times the share of the votes.
     """
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
-    every = sorted(
-        {run[:length] for run, _ in ballot for length in range(1, len(run) + 1)},
-        key=len,
-    )
-    for path in every:
+    every = {run[:length] for run, _ in ballot for length in range(1, len(run) + 1)}
+    for path in sorted(every, key=len):
         before = path[:-1]
-        total = sum(
-            weight
-            for run, weight in ballot
-            if len(run) > len(before) and run[: len(before)] == before
-        )
+        longer = [one for one in ballot if len(one[0]) > len(before)]
+        total = sum(weight for run, weight in longer if run[: len(before)] == before)
         weight = sum(weight for run, weight in ballot if run[: len(path)] == path)
         believed = poll.acceptance.probability(*poll._kind(total, len(before)))
         probabilities[path] = probabilities[before] * believed * weight / total
@@ -165,10 +151,8 @@ def test_the_tree_holds_the_likeliest_draft_tokens(
         poll.close(tokens)
     tree = poll.grown(most, floor)
     expected = expected_probabilities(ballot, poll)
-    best = sorted(
-        (probability for probability in expected.values() if probability > floor),
-        reverse=True,
-    )[:most]
+    above = [probability for probability in expected.values() if probability > floor]
+    best = sorted(above, reverse=True)[:most]
     assert tree.probabilities == pytest.approx(best)
     grown: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -183,13 +167,10 @@ def test_a_chain_steps_to_the_likeliest_child(ballot: Votes, most: int) -> None:
     tree = poll.grown(most, branches=False)
     expected = expected_probabilities(ballot, poll)
     path: tuple[int, ...] = ()
-    for token, parent, probability in zip(
-        tree.tokens, tree.parents, tree.probabilities, strict=True
-    ):
+    rows = zip(tree.tokens, tree.parents, tree.probabilities, strict=True)
+    for token, parent, probability in rows:
         assert parent == len(path) - 1
-        siblings = [
-            expected[(*path, other)] for other in range(3) if (*path, other) in expected
-        ]
+        siblings = [expected.get((*path, other), 0) for other in range(3)]
         path = (*path, token)
         assert probability == pytest.approx(max(siblings))
     assert len(path) == most or not any(other[:-1] == path for other in expected)
@@ -246,7 +227,7 @@ def test_votes_in_c_are_those_defined(
 @NATIVE
 def test_where_there_is_a_compiler_votes_are_counted_in_c():
     assert CountsFactory().native
-    assert SuffixDrafter(AnswerStore(VOCAB))._count.native
+    assert fresh()._count.native
 
 
 def test_equal_probabilities_keep_order_in_which_they_were_found():
@@ -255,14 +236,12 @@ def test_equal_probabilities_keep_order_in_which_they_were_found():
     """
     text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
     for ask in (CountsFactory(native=False), CountsFactory()):
-        assert propose(
-            SuffixDrafter(AnswerStore(VOCAB), ask=ask), sequence(text), 4
-        ) == [(5,), (4,), (3,), (2,)]
+        assert propose(fresh(ask), sequence(text), 4) == [(5,), (4,), (3,), (2,)]
 
 
 def test_own_text_comes_before_past_answers():
     for ask in (CountsFactory(native=False), CountsFactory()):
-        one = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
+        one = fresh(ask)
         answer(one, [1, 2])
         assert propose(one, sequence([1, 3, 1]), 3)[:2] == [(3,), (2,)]
 
@@ -298,13 +277,13 @@ def test_a_long_text_has_as_many_voters_in_c():
 
 def test_a_longer_match_outvotes_a_few_short_ones():
     text = [1, 2, 3, 4, 7, 4, 5, 4, 5, 1, 2, 3, 4]
-    assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 1) == [(7,)]
-    assert propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text[4:]), 1) == [(5,)]
+    assert propose(fresh(), sequence(text), 1) == [(7,)]
+    assert propose(fresh(), sequence(text[4:]), 1) == [(5,)]
 
 
 def test_nothing_follows_end_of_text_and_rest_goes_on():
     text = [1, 9, 3, 1, 9, 3, 1, 4, 5, 1]
-    drafted = propose(SuffixDrafter(AnswerStore(VOCAB)), sequence(text), 6)
+    drafted = propose(fresh(), sequence(text), 6)
     assert (9,) in drafted
     assert (4, 5) in drafted
     assert not any(9 in path[:-1] for path in drafted)
@@ -312,7 +291,7 @@ def test_nothing_follows_end_of_text_and_rest_goes_on():
 
 def test_a_floor_and_chains_are_respected():
     text = [1, 2, 1, 3, 1, 4, 1]
-    one = SuffixDrafter(AnswerStore(VOCAB))
+    one = fresh()
     tree = one.propose(batch(sequence(text), floor=0.1), [30])
     assert 0 < int(tree.count[0]) < 30
     assert bool((tree.probabilities[0] > 0.1).all())
@@ -322,7 +301,7 @@ def test_a_floor_and_chains_are_respected():
 
 def test_a_text_may_outgrow_its_first_room():
     tokens = [random.Random(0).randrange(40) for _ in range(1500)]
-    one, growing = SuffixDrafter(AnswerStore(VOCAB)), sequence(tokens[:900])
+    one, growing = fresh(), sequence(tokens[:900])
     propose(one, growing, 4)
     growing.tokens += [*tokens[900:], *tokens[10:30]]
     assert propose(one, growing, 3)[-1] == tuple(tokens[30:33])
@@ -338,7 +317,7 @@ def decided(kept: list[int], bonus: int, nodes: int) -> Verdict:
 
 @pytest.mark.parametrize(("truth", "better"), [(True, True), (False, False)])
 def test_probabilities_learn_from_what_the_target_says(truth, better):
-    one = SuffixDrafter(AnswerStore(VOCAB))
+    one = fresh()
     asked = sequence([1, 2, 3, 1, 2])
     before = one.propose(batch(asked), [1])
     for _ in range(30):
@@ -348,10 +327,9 @@ def test_probabilities_learn_from_what_the_target_says(truth, better):
     after = one.propose(batch(asked), [1])
     assert (float(after.probabilities) > float(before.probabilities)) == better
     warm = sequence([1, 2, 3, 1, 2], id=5, temperature=1.0)
-    untaught = SuffixDrafter(AnswerStore(VOCAB)).propose(batch(warm), [1])
-    torch.testing.assert_close(
-        one.propose(batch(warm), [1]).probabilities, untaught.probabilities
-    )
+    untaught = fresh().propose(batch(warm), [1])
+    taught = one.propose(batch(warm), [1])
+    torch.testing.assert_close(taught.probabilities, untaught.probabilities)
 
 
 def test_probabilities_are_honest_on_a_random_text():
@@ -359,30 +337,20 @@ def test_probabilities_are_honest_on_a_random_text():
     nothing is learned.
     """
     draw = random.Random(1)
-    one, asked = SuffixDrafter(AnswerStore(VOCAB)), sequence([1, 2], temperature=1.0)
+    one, asked = fresh(), sequence([1, 2], temperature=1.0)
     bins = [[0.0, 0.0] for _ in range(10)]
     draft_tokens = 0
     for turn in range(700):
         draft = one.propose(batch(asked), [3])
         token = draw.randrange(40)
-        siblings = zip(
-            draft.tokens[0].tolist(),
-            draft.parents[0].tolist(),
-            draft.probabilities[0].tolist(),
-            strict=True,
-        )
-        roots = [
-            (node, draft_token, probability)
-            for node, (draft_token, parent, probability) in enumerate(siblings)
-            if parent == -1
-        ]
-        for _, draft_token, probability in roots if turn > 100 else []:
+        rows = (draft.tokens[0], draft.parents[0], draft.probabilities[0])
+        for draft_token, parent, probability in zip(*map(list, rows), strict=True):
+            if parent != -1 or turn <= 100:
+                continue
             hit = bins[min(9, int(10 * probability))]
-            hit[0], hit[1], draft_tokens = (
-                hit[0] + probability,
-                hit[1] + (draft_token == token),
-                draft_tokens + 1,
-            )
+            hit[0] += float(probability)
+            hit[1] += int(draft_token) == token
+            draft_tokens += 1
         one.observe(batch(asked), draft, decided([], token, draft.nodes), Scores(()))
         asked.tokens.append(token)
     assert draft_tokens > 500
@@ -393,14 +361,14 @@ def test_probabilities_are_honest_on_a_random_text():
 
 
 def test_past_answers_are_remembered_and_prompts_are_not():
-    one = SuffixDrafter(AnswerStore(VOCAB))
+    one = fresh()
     answer(one, [1, 2, 3])
     assert propose(one, sequence([5, 1]), 4) == [(2,), (2, 3)]
     assert propose(one, sequence([5, 8], id=3), 4) == []
 
 
 def test_tenants_do_not_meet():
-    one = SuffixDrafter(AnswerStore(VOCAB))
+    one = fresh()
     answer(one, [1, 2, 3], tenant="a")
     assert propose(one, sequence([5, 1], 1, "a"), 1) == [(2,)]
     assert propose(one, sequence([5, 1], 2, "b"), 1) == []
@@ -408,11 +376,8 @@ def test_tenants_do_not_meet():
 
 
 def test_an_answer_that_is_given_again_is_predicted_whole():
-    asked = [
-        Case(
-            prompts()[0], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-        )
-    ]
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    asked = [Case(prompts()[0], params)]
     want, loop = plain(target(), asked), engine(target(), drafter("suffix"), 8)
     first, second = (finish(loop, asked)[0] for _ in range(2))
     assert [first.said, second.said] == [want[0].said] * 2
@@ -444,13 +409,13 @@ def test_a_long_history_is_not_written_for_every_answer(tmp_path):
 
 
 def test_an_answer_that_another_method_wrote_is_stored_once():
-    drafter = SuffixDrafter(AnswerStore(VOCAB))
+    drafter = fresh()
     first, second = (
         Request(number, [1, 2, 3], 1, SamplingParams(), 0) for number in (1, 2)
     )
     for request in (first, first, second, second):  # a release by each method
         drafter.release(request)
-    once = SuffixDrafter(AnswerStore(VOCAB))
+    once = fresh()
     for request in (first, second):
         once.release(request)
     assert len(drafter.archive) == len(once.archive) > 4
@@ -466,14 +431,14 @@ def test_a_history_that_cannot_be_is_refused(tmp_path):
     with pytest.raises(VocabularyMismatch):
         SuffixDrafter.load(tmp_path / "past", target(), None)
     with pytest.raises(InvalidRequest, match="the path is missing"):
-        SuffixDrafter(AnswerStore(VOCAB)).save()
+        fresh().save()
 
 
 @pytest.mark.parametrize(
     "ask", [CountsFactory(native=False), pytest.param(None, id="usual")]
 )
 def test_the_source_of_an_encoder_decoder_is_copied_from_too(ask):
-    made = SuffixDrafter(AnswerStore(VOCAB), ask=ask)
+    made = fresh(ask)
     one = Request(0, [0, 7, 5], 1, SamplingParams(), 0, source=Source((4, 5, 6, 7, 2)))
     assert made.propose(batch(one, trees=False), [3]).trees[0].tokens == [6, 7, 2]
     one.tokens += [6]

@@ -5,16 +5,15 @@ import pytest
 from foreword.draft.self_speculative.layers import LayersDrafter, exit_after
 from foreword.errors import InvalidRequest
 from foreword.model.skip import LayerSkip
-from foreword.types import SamplingParams
-from running import Case, engine, finish, plain, prompts, target
-
-
-def requests(length: int = 40) -> list[Case]:
-    settings = [
-        SamplingParams(temperature=t, seed=5, max_tokens=length, ignore_eos=True)
-        for t in (0.0, 1.0)
-    ]
-    return [Case(prompt, params) for prompt in prompts() for params in settings]
+from running import (
+    at_both_heats,
+    count_accepted,
+    engine,
+    finish,
+    outputs,
+    plain,
+    target,
+)
 
 
 def test_drafts_other_than_exits_are_refused():
@@ -39,12 +38,10 @@ def test_early_exit_skips_all_later_layers():
 )
 def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):
     drafter = LayersDrafter(target(), skip)
-    asked = requests(24)[2:8]
+    asked = at_both_heats(24)[2:8]
     got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
-    assert [one.said for one in got] == [one.said for one in plain(target(), asked)]
-    kept = sum(one.sequence.stats.accepted for one in got) / sum(
-        one.sequence.stats.drafted for one in got
-    )
+    assert outputs(got) == outputs(plain(target(), asked))
+    kept = count_accepted(got) / sum(one.sequence.stats.drafted for one in got)
     assert least <= kept <= most
 
 

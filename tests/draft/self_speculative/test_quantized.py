@@ -7,19 +7,8 @@ import pytest
 from foreword.draft.self_speculative.base import FEW
 from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.errors import InvalidRequest
-from foreword.types import SamplingParams
 from grids import NEEDS_C
-from running import Case, engine, finish, plain, prompts, target
-
-LENGTH = 24
-
-
-def requests() -> list[Case]:
-    settings = [
-        SamplingParams(temperature=t, seed=5, max_tokens=LENGTH, ignore_eos=True)
-        for t in (0.0, 1.0)
-    ]
-    return [Case(prompt, params) for prompt in prompts() for params in settings]
+from running import at_both_heats, engine, finish, outputs, plain, target
 
 
 @NEEDS_C
@@ -30,8 +19,8 @@ def requests() -> list[Case]:
 def test_most_draft_tokens_are_accepted(source, bytes, kept):
     model = target("bfloat16")
     drafter = QuantizedDrafter.load(source, model, None)
-    got = finish(engine(model, drafter, 3), requests())
-    assert [one.said for one in got] == [one.said for one in plain(model, requests())]
+    got = finish(engine(model, drafter, 3), at_both_heats(24))
+    assert outputs(got) == outputs(plain(model, at_both_heats(24)))
     stats = [one.sequence.stats for one in got]
     assert sum(one.accepted for one in stats) > kept * sum(one.drafted for one in stats)
     assert drafter.model.backend.bytes < bytes * 2 * model.parameters
@@ -53,17 +42,16 @@ def test_it_never_reads_a_prompt(chunk):
         return grow(one, ask)
 
     backend.read, backend.grow = watched_read, watched_grow
-    got = finish(
-        engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4), requests()
-    )
-    assert sum(one.sequence.stats.accepted for one in got) > 0
+    loop = engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4)
+    got = finish(loop, at_both_heats(24))
+    assert sum(answer.sequence.stats.accepted for answer in got) > 0
     assert 0 < max(longest) <= max(FEW, 8)
 
 
 @NEEDS_C
 def test_nothing_is_kept_of_a_text_that_ended():
     drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
-    finish(engine(target("bfloat16"), drafter, 3), requests()[:2])
+    finish(engine(target("bfloat16"), drafter, 3), at_both_heats(24)[:2])
     assert not any(value for value in vars(drafter).values() if isinstance(value, dict))
 
 

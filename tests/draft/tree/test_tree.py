@@ -22,26 +22,17 @@ from foreword.model import Model, Read
 from foreword.model.backend import GrowsTrees
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, DraftTree, Request, SamplingParams
-from running import DTYPE, Case, draft, engine, finish, plain, prompts, target
+from running import DTYPE, Case, draft, engine, finish, outputs, plain, prompts, target
 
 _ids = count(1_000_000)
-SETTINGS = [
-    (0.0, {}),
-    (0.7, {}),
-    (1.0, {}),
-    (1.3, {}),
-    (0.9, {"top_p": 0.9, "repetition_penalty": 1.2}),
-]
+SETTINGS = [(heat, {}) for heat in (0.0, 0.7, 1.0, 1.3)]
+SETTINGS += [(0.9, {"top_p": 0.9, "repetition_penalty": 1.2})]
 
 
-def sequence(
-    temperature: float, tokens: tuple[int, ...] = (), **params: object
-) -> Request:
+def sequence(temperature: float, tokens=(), **params: object) -> Request:
     asked = SamplingParams(temperature=temperature, max_tokens=64, **params)
-    tokens = tokens or prompts()[1]
-    return Request(
-        next(_ids), list(tokens), len(tokens), asked, seed=7, eos=target().eos
-    )
+    text = list(tokens or prompts()[1])
+    return Request(next(_ids), text, len(text), asked, seed=7, eos=target().eos)
 
 
 def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
@@ -81,9 +72,8 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
         if path and path[-1] in one.eos:
             continue
         distribution = child_distribution(one, path, confidence).topk(8)
-        pairs = zip(
-            distribution.indices.tolist(), distribution.values.tolist(), strict=True
-        )
+        likeliest = (distribution.indices.tolist(), distribution.values.tolist())
+        pairs = zip(*likeliest, strict=True)
         waiting |= {(*path, token): probability * share for token, share in pairs}
     best.pop(())
     found = paths(LanguageModelDrafter(draft()).propose(batch(one), [most]))
@@ -192,17 +182,10 @@ def test_probabilities_are_calibrated(temperature):
             nonlocal promised, came, trials
             if not draft.nodes:
                 return
-            probabilities = [
-                probability
-                for row, n in zip(
-                    draft.probabilities.tolist(), draft.count.tolist(), strict=True
-                )
-                for probability in row[:n]
-            ]
-            promised += sum(probabilities)
-            trials += sum(
-                probability * (1 - probability) for probability in probabilities
-            )
+            rows = zip(draft.probabilities, draft.count, strict=True)
+            probabilities = torch.cat([row[:n] for row, n in rows])
+            promised += float(probabilities.sum())
+            trials += float((probabilities * (1 - probabilities)).sum())
             came += int(verdict.accepted.sum())
             super().observe(batch, draft, verdict, scores)
 
@@ -220,9 +203,8 @@ def test_a_confidence_learns_how_far_a_drafter_is_off():
         confidence = Calibration(error=start)
         for _ in range(3000):
             values = torch.randn(8, generator=rng) * 2
-            drawn = int(
-                (values - truth * (-torch.rand(8, generator=rng).log()).log()).argmax()
-            )
+            errors = truth * (-torch.rand(8, generator=rng).log()).log()
+            drawn = int((values - errors).argmax())
             confidence.learn(values.tolist(), drawn, 0.0)
         assert confidence.error == pytest.approx(truth, rel=0.15)
 
@@ -245,10 +227,8 @@ def test_nothing_follows_eos_and_processors_apply():
     likeliest = next(iter(first))[0]
     ended = sequence(0.0)
     ended.eos = frozenset({likeliest})
-    assert not any(
-        len(path) > 1 and path[0] == likeliest
-        for path in paths(LanguageModelDrafter(draft()).propose(batch(ended), [12]))
-    )
+    found = paths(LanguageModelDrafter(draft()).propose(batch(ended), [12]))
+    assert not any(len(path) > 1 and path[0] == likeliest for path in found)
 
     def never(tokens, scores):
         if int(tokens[0, -1]) == likeliest:
@@ -270,12 +250,14 @@ def test_tree_is_no_deeper_than_the_text(left, shared, monkeypatch):
     one, model, reads = sequence(1.0), draft(), []
     one.params = replace(one.params, max_tokens=left)
     read = model.backend.read
-    monkeypatch.setattr(
-        model.backend, "read", lambda asked: (reads.append(asked), read(asked))[1]
-    )
-    together = Batch(
-        (one,), NoiseStreams(target().vocab, shared=shared, lists="distinct")
-    )
+
+    def noted(asked: list[Read]) -> torch.Tensor:
+        reads.append(asked)
+        return read(asked)
+
+    monkeypatch.setattr(model.backend, "read", noted)
+    streams = NoiseStreams(target().vocab, shared=shared, lists="distinct")
+    together = Batch((one,), streams)
     (tree,) = LanguageModelDrafter(model).propose(together, [16]).trees
     assert max(tree.depths) == left - 1 == len(reads)
     assert len(tree) == (16 if left > 2 else 8 if shared else 4)
@@ -284,15 +266,9 @@ def test_tree_is_no_deeper_than_the_text(left, shared, monkeypatch):
 def test_trees_need_fewer_rounds_than_chains():
     """With equal nodes, on the same requests; this is what they are for."""
     for temperature in (0.0, 1.0):
-        asked = [
-            Case(
-                prompt,
-                SamplingParams(
-                    temperature=temperature, seed=3, max_tokens=48, ignore_eos=True
-                ),
-            )
-            for prompt in prompts()
-        ]
+        long = dict(seed=3, max_tokens=48, ignore_eos=True)
+        params = SamplingParams(temperature=temperature, **long)
+        asked = [Case(prompt, params) for prompt in prompts()]
         rounds = []
         for breadth in (True, False):
 
@@ -300,15 +276,11 @@ def test_trees_need_fewer_rounds_than_chains():
                 trees = breadth
 
                 def propose(self, batch, nodes):
-                    return super().propose(
-                        Batch(batch.sequences, batch.draws, self.trees, batch.floor),
-                        nodes,
-                    )
+                    given = (batch.sequences, batch.draws, self.trees, batch.floor)
+                    return super().propose(Batch(*given), nodes)
 
             got = finish(engine(target(DTYPE), Shaped(draft(DTYPE)), 12), asked)
-            assert [answer.said for answer in got] == [
-                answer.said for answer in plain(target(DTYPE), asked)
-            ]
+            assert outputs(got) == outputs(plain(target(DTYPE), asked))
             rounds.append(sum(answer.sequence.stats.rounds for answer in got))
         assert rounds[0] < rounds[1]
 
@@ -321,11 +293,8 @@ def test_a_tree_can_be_cut_straightened_and_padded():
     assert tree.best(3) == [first, third, second]
     assert tree.best(4, floor=0.35) == [first, third]
     cut = tree.cut(3)
-    assert (cut.tokens, cut.parents, cut.probabilities) == (
-        [5, 7, 6],
-        [-1, 0, -1],
-        [0.6, 0.4, 0.3],
-    )
+    assert (cut.tokens, cut.parents) == ([5, 7, 6], [-1, 0, -1])
+    assert cut.probabilities == [0.6, 0.4, 0.3]
     assert tree.as_chain().tokens == [5, 7]
     made = Draft([tree, DraftTree(), cut.as_chain()])
     assert not made.chain
