@@ -38,15 +38,9 @@ LAYER = {
     "post_attention_layernorm.weight",
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 }
-BLOCK = {
-    "fc.weight",
-    "hidden_norm.weight",
-    "norm.weight",
-    *(
-        f"layers.0.{name}"
-        for name in (*LAYER, "self_attn.q_norm.weight", "self_attn.k_norm.weight")
-    ),
-}
+QUERY_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+BLOCK = {f"layers.0.{name}" for name in (*LAYER, *QUERY_NORMS)}
+BLOCK |= {"fc.weight", "hidden_norm.weight", "norm.weight"}
 MARKOV = {"markov_head.markov_w1.weight", "markov_head.markov_w2.weight"}
 SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 
@@ -99,44 +93,34 @@ def test_exported_head_has_the_names_of_the_engine(options, engine, names, tmp_p
     assert set(found.tensors) == names
     assert (done.method, done.tensors) == (options.method, len(names))
     start = shlex.split(done.command)
-    assert any(str((tmp_path / "a head").resolve()) in word for word in start), (
-        "a space must not cut it in two"
-    )
+    folder = str((tmp_path / "a head").resolve())
+    assert any(folder in word for word in start), "a space must not cut it in two"
     assert (str(starter.target()) in start) != (engine == "speculators")
     original = Checkpoint.read(head(options))
     for name, tensor in found.tensors.items():
-        before = original.tensors.get(name)
-        assert torch.equal(
-            tensor,
-            original.tensors[name.replace("layers.0.", "midlayer.")]
-            if before is None
-            else before,
-        )
-    assert [path.name for path in tmp_path.iterdir()] == ["a head"], (
-        "nothing half written is left"
-    )
+        other = name.replace("layers.0.", "midlayer.")
+        before = original.tensors.get(name, original.tensors.get(other))
+        assert torch.equal(tensor, before)
+    # nothing half written is left
+    assert [path.name for path in tmp_path.iterdir()] == ["a head"]
     assert default_method(tmp_path / "a head") == options.method
-    assert (
-        method(options.method).load(tmp_path / "a head", target(), None).hidden_layers
-    )
+    served = method(options.method).load(tmp_path / "a head", target(), None)
+    assert served.hidden_layers
 
 
 def test_speculators_config_has_no_ambiguous_defaults(tmp_path):
     export(head(EAGLE), starter.target(), "speculators", tmp_path / "out")
     config = Checkpoint.read(tmp_path / "out").config
     assert kinds(tmp_path / "out")[0] == "eagle3"
-    assert "model_type" not in config, (
-        "vLLM takes a folder for speculators' only where there is none"
-    )
-    assert config["norm_before_residual"] is False, (
-        "a missing one is True to vLLM and False to speculators"
-    )
+    # vLLM takes a folder for speculators' only where there is none
+    assert "model_type" not in config
+    # a missing one is True to vLLM and False to speculators
+    assert config["norm_before_residual"] is False
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert config["transformer_layer_config"]["model_type"] == "llama"
     assert config["draft_vocab_size"] == 400
-    assert config["speculators_config"]["verifier"]["architectures"] == [
-        "LlamaForCausalLM"
-    ]
+    verifier = config["speculators_config"]["verifier"]
+    assert verifier["architectures"] == ["LlamaForCausalLM"]
     again = load(tmp_path / "out", target().hf.config)
     before = load(head(EAGLE), target().hf.config)
     assert again.config.states == before.config.states
@@ -163,25 +147,20 @@ def test_draft_model_is_copied_with_its_tokenizer(tmp_path):
 
 
 def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
-    with pytest.raises(InvalidRequest, match="it has no method medusa"):
-        export(
-            head(registry.MedusaOptions()), starter.target(), "vllm", tmp_path / "out"
-        )
-    with pytest.raises(InvalidRequest, match="cannot export for engine 'tgi'"):
-        export(head(EAGLE), starter.target(), "tgi", tmp_path / "out")
-    with pytest.raises(ModelError, match="cannot read the config"):
-        export(head(EAGLE), tmp_path / "nowhere", "vllm", tmp_path / "out")
-    sample_from_anchor = copied(
-        head(DFLASH), tmp_path / "anchored", sample_from_anchor=True
-    )
-    with pytest.raises(InvalidRequest, match=r"sample_from_anchor .*: vllm does not"):
-        export(sample_from_anchor, starter.target(), "vllm", tmp_path / "out")
+    anchored = copied(head(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
     normed = copied(head(EAGLE), tmp_path / "normed", norm_before_residual=True)
-    with pytest.raises(InvalidRequest, match="sglang does not support it"):
-        export(normed, starter.target(), "sglang", tmp_path / "out")
     other = copied(head(DSPARK), tmp_path / "other", vocab_size=64)
-    with pytest.raises(ModelError):
-        export(other, starter.target(), "vllm", tmp_path / "out")
+    medusa, here = head(registry.MedusaOptions()), starter.target()
+    for source, model, engine, error, words in (
+        (medusa, here, "vllm", InvalidRequest, "it has no method medusa"),
+        (head(EAGLE), here, "tgi", InvalidRequest, "cannot export for engine 'tgi'"),
+        (head(EAGLE), tmp_path / "no", "vllm", ModelError, "cannot read the config"),
+        (anchored, here, "vllm", InvalidRequest, "from_anchor .*: vllm does not"),
+        (normed, here, "sglang", InvalidRequest, "sglang does not support it"),
+        (other, here, "vllm", ModelError, "cannot "),
+    ):
+        with pytest.raises(error, match=words):
+            export(source, model, engine, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
 
@@ -198,10 +177,8 @@ def test_missing_and_unexpected_tensors_are_refused(tmp_path):
 
     def other(found, *args):
         """Reads one number as another."""
-        tensors = {
-            name: tensor + (name == "norm.weight")
-            for name, tensor in found.tensors.items()
-        }
+        tensors = dict(found.tensors)
+        tensors["norm.weight"] = tensors["norm.weight"] + 1
         return pack(Checkpoint(found.source, found.config, tensors), *args)
 
     with pytest.raises(ModelError, match="differs when read back"):

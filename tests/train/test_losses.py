@@ -18,10 +18,8 @@ ROWS, VOCAB = 5, 7
 def pair(seed: int = 0, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of target and draft, float64."""
     generator = torch.Generator().manual_seed(seed)
-    p, q = (
-        spread * torch.randn(ROWS, VOCAB, dtype=torch.float64, generator=generator)
-        for _ in range(2)
-    )
+    exact = dict(dtype=torch.float64, generator=generator)
+    p, q = (spread * torch.randn(ROWS, VOCAB, **exact) for _ in range(2))
     return p, q
 
 
@@ -38,6 +36,10 @@ def kl(p, q):
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
 
 
+def l1(p, q):
+    return sum(abs(a - b) for a, b in zip(p, q, strict=True))
+
+
 def hybrid_of(p, q):
     weight = math.exp(-3 * overlap_of(p, q))
     return weight * kl(p, q) + (1 - weight) * (1 - overlap_of(p, q))
@@ -46,12 +48,10 @@ def hybrid_of(p, q):
 PLAINLY = {
     "forward-kl": kl,
     "reverse-kl": lambda p, q: kl(q, p),
-    "tv": lambda p, q: sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2,
+    "tv": lambda p, q: l1(p, q) / 2,
     "log-acceptance": lambda p, q: -math.log(overlap_of(p, q)),
     "hybrid": hybrid_of,
-    "kl-l1": lambda p, q: (
-        0.1 * kl(p, q) + 0.9 * sum(abs(a - b) for a, b in zip(p, q, strict=True))
-    ),
+    "kl-l1": lambda p, q: 0.1 * kl(p, q) + 0.9 * l1(p, q),
     "cross-entropy": lambda p, q: -math.log(q[p.index(max(p))]),
 }
 
@@ -68,9 +68,8 @@ def test_loss_equals_its_definition(name, seed, spread):
         PLAINLY[name](distribution(p), distribution(q))
         for p, q in zip(target.tolist(), draft.tolist(), strict=True)
     ]
-    torch.testing.assert_close(
-        losses.loss(name)(target, draft), torch.tensor(plainly, dtype=torch.float64)
-    )
+    wanted = torch.tensor(plainly, dtype=torch.float64)
+    torch.testing.assert_close(losses.loss(name)(target, draft), wanted)
 
 
 @pytest.mark.parametrize("name", [name for name in losses.LOSSES if name != "hybrid"])
@@ -91,9 +90,8 @@ def test_loss_in_pieces_equals_the_whole(name, piece, monkeypatch):
     found = losses.compare(losses.loss(name), target, draft, 0.7)
     wanted = losses.loss(name)(target / 0.7, draft / 0.7)
     torch.testing.assert_close(found, wanted)
-    grads = [
-        torch.autograd.grad((weight * one).sum(), draft)[0] for one in (found, wanted)
-    ]
+    sums = [(weight * values).sum() for values in (found, wanted)]
+    grads = [torch.autograd.grad(value, draft)[0] for value in sums]
     torch.testing.assert_close(*grads)
 
 
@@ -115,9 +113,8 @@ def test_the_weight_of_the_hybrid_is_held_fixed():
     weight = torch.exp(-3 * losses.overlap(target, draft))
 
     def fixed(q):
-        return weight * losses.loss("forward-kl")(target, q) + (
-            1 - weight
-        ) * losses.loss("tv")(target, q)
+        kl, tv = (losses.loss(name)(target, q) for name in ("forward-kl", "tv"))
+        return weight * kl + (1 - weight) * tv
 
     draft.requires_grad_()
     (found,) = torch.autograd.grad(losses.loss("hybrid")(target, draft).sum(), draft)
@@ -153,10 +150,8 @@ def test_forbidden_tokens_keep_the_loss_finite(name):
 
 
 def test_disjoint_distributions_have_a_gradient():
-    target, draft = (
-        torch.tensor([[200.0, 0.0]]),
-        torch.tensor([[0.0, 200.0]], requires_grad=True),
-    )
+    target = torch.tensor([[200.0, 0.0]])
+    draft = torch.tensor([[0.0, 200.0]], requires_grad=True)
     found = losses.loss("log-acceptance")(target, draft)
     (gradient,) = torch.autograd.grad(found.sum(), draft)
     torch.testing.assert_close(found, torch.tensor([200.0 - math.log(2)]))
@@ -164,10 +159,8 @@ def test_disjoint_distributions_have_a_gradient():
 
 
 def test_agreement_is_that_of_the_likeliest():
-    target, draft = (
-        torch.tensor([[1.0, 2.0], [2.0, 1.0]]),
-        torch.tensor([[0.0, 9.0], [0.0, 9.0]]),
-    )
+    target = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    draft = torch.tensor([[0.0, 9.0], [0.0, 9.0]])
     assert losses.agreement(target, draft).tolist() == [True, False]
 
 
@@ -176,9 +169,8 @@ def test_prefix_weights_by_hand():
     s = [1.0, 0.75, 0.5]
     prefixes = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
     weights = losses.prefix_weights(probabilities)
-    torch.testing.assert_close(
-        weights, torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]])
-    )
+    wanted = torch.tensor([[sum(prefixes), sum(prefixes[1:]), prefixes[2]]])
+    torch.testing.assert_close(weights, wanted)
     assert not weights.requires_grad
 
 

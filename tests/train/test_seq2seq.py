@@ -4,6 +4,7 @@ falls, a draft that serves.
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import tiny_seq2seq
 import tiny_whisper
+from asking import user
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
@@ -30,9 +32,8 @@ from trainables import pairs
 FAMILIES = ["t5", "bart", "marian"]
 START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = tuple(
-    "river bridge window candle garden ladder winter mirror letter summer".split()
-)
+NOUNS = "river bridge window candle garden ladder winter mirror letter summer"
+WORDS = tuple(NOUNS.split())
 
 
 def task(name: str, **options) -> lm.Distillation:
@@ -57,20 +58,14 @@ def task(name: str, **options) -> lm.Distillation:
 def test_packed_pairs_are_learnt_as_if_alone(name):
     some, one = pairs(START[name], (7, 5), (12, 3), (2, 9)), task(name)
     one.module.eval()
-    together = one.loss(
-        one.module, stack([Block.of(some[:2], 40), Block.of(some[2:], 40)])
-    )
+    block = stack([Block.of(some[:2], 40), Block.of(some[2:], 40)])
+    together = one.loss(one.module, block)
     alone = torch.zeros(())
     for piece in some:
         at = piece.learnt.index(True) - len(START[name])
-        source, text = (
-            torch.tensor([piece.tokens[:at]]),
-            torch.tensor([piece.tokens[at:-1]]),
-        )
-        logits = [
-            model(input_ids=source, decoder_input_ids=text).logits
-            for model in (one.target, one.module)
-        ]
+        source, text = torch.tensor([piece.tokens[:at]]), piece.tokens[at:-1]
+        given = dict(input_ids=source, decoder_input_ids=torch.tensor([text]))
+        logits = [model(**given).logits for model in (one.target, one.module)]
         answers = [part[0, len(START[name]) - 1 :] for part in logits]
         alone = alone + LOSSES["forward-kl"](*answers).sum()
     torch.testing.assert_close(together, alone)
@@ -79,33 +74,26 @@ def test_packed_pairs_are_learnt_as_if_alone(name):
 
 def test_the_target_as_draft_is_always_accepted():
     one = task("t5")
+    block = stack([Block.of(pairs(START["t5"], (7, 5), (3, 8)), 40)])
     with torch.no_grad():
-        found = one.measure(
-            one.target, stack([Block.of(pairs(START["t5"], (7, 5), (3, 8)), 40)])
-        )
-    assert {name: float(value) for name, value in found.items()} == pytest.approx(
-        {"loss": 0, "acceptance": 13, "agreement": 13}, abs=1e-4
-    )
+        found = one.measure(one.target, block)
+    expected = {"loss": 0, "acceptance": 13, "agreement": 13}
+    numbers = {name: float(value) for name, value in found.items()}
+    assert numbers == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_smaller_config_is_of_the_same_kind(name):
-    config = lm.smaller_seq2seq(
-        tiny_seq2seq.build(name).config, layers=1, encoder_layers=2, hidden=32
-    )
-    small = type(tiny_seq2seq.build(name))(config)
-    assert (
-        len(small.get_decoder().layers if name != "t5" else small.get_decoder().block)
-        == 1
-    )
-    assert (
-        len(small.get_encoder().layers if name != "t5" else small.get_encoder().block)
-        == 2
-    )
+    large = tiny_seq2seq.build(name)
+    sizes = dict(layers=1, encoder_layers=2, hidden=32)
+    small = type(large)(lm.smaller_seq2seq(large.config, **sizes))
+    layers = "block" if name == "t5" else "layers"
+    assert len(getattr(small.get_decoder(), layers)) == 1
+    assert len(getattr(small.get_encoder(), layers)) == 2
     assert small.get_input_embeddings().weight.shape == (tiny_seq2seq.VOCAB, 32)
-    assert small.num_parameters() < tiny_seq2seq.build(name).num_parameters() / 2
+    assert small.num_parameters() < large.num_parameters() / 2
     with pytest.raises(InvalidRequest, match="multiples of 16"):
-        lm.smaller_seq2seq(tiny_seq2seq.build(name).config, 1, 1, 24)
+        lm.smaller_seq2seq(large.config, 1, 1, 24)
 
 
 @pytest.mark.parametrize("length", [64, 20])
@@ -113,21 +101,15 @@ def test_piece_is_the_input_of_the_served_decoder(length):
     tokenizer = tiny_seq2seq.tokenizer("bart")
     encode = PairEncoder(tokenizer, frozenset({2}), (2, 0), length)
     record = Record(turns=(("user", "turn this around"), ("assistant", "around this")))
-    source, answer = (
-        tokenizer("turn this around")["input_ids"],
-        [*tokenizer("around this")["input_ids"][:-1], 2],
-    )
+    source = tokenizer("turn this around")["input_ids"]
+    answer = [*tokenizer("around this")["input_ids"][:-1], 2]
     assert source[-1] == 2
     if length == 20:
         source, answer = source[:9], answer[:9]
     assert encode(record).tokens == [*source, 2, 0, *answer]
     assert encode(record).learnt == [False] * (len(source) + 2) + [True] * len(answer)
-    assert encode(replace(record, cut=True)).tokens == [
-        *source,
-        2,
-        0,
-        *(answer[:-1] if length > 20 else answer),
-    ]
+    begun = answer[:-1] if length > 20 else answer
+    assert encode(replace(record, cut=True)).tokens == [*source, 2, 0, *begun]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +117,7 @@ def test_piece_is_the_input_of_the_served_decoder(length):
     [
         ((), "one answer to one source"),
         ((("assistant", "b"),), "one answer to one source"),
-        (
-            (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")),
-            "to one source",
-        ),
+        ((("user", "a"), ("assistant", "b")) * 2, "one answer to one source"),
         ((("system", "a"), ("user", "b"), ("assistant", "c")), "no chat template"),
     ],
 )
@@ -157,39 +136,28 @@ def target(tmp_path_factory) -> Path:
 def data(target, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     sources = folder / "sources.jsonl"
-    lines = [
-        json.dumps(
-            {
-                "messages": [{"role": "user", "content": f"{one} {other}"}],
-                "source": "words",
-            }
-        )
-        for one in WORDS
-        for other in WORDS
-    ]
+    asked = [user(" ".join(pair)) for pair in product(WORDS, WORDS)]
+    lines = [json.dumps({"messages": [one], "source": "words"}) for one in asked]
     sources.write_text("\n".join(lines))
     with LLM(target, method="none", slots=len(lines)) as llm:
         wishes = Wishes(max_tokens=16, temperature=0.5, batch=len(lines))
-        tally = regenerate(
-            llm, read([sources], answered=False), folder / "answers.jsonl", wishes
-        )
+        records = read([sources], answered=False)
+        tally = regenerate(llm, records, folder / "answers.jsonl", wishes)
         found = read([folder / "answers.jsonl"])
-        ids = [llm.tokenizer(f"{WORDS[0]} {WORDS[1]}")["input_ids"]]
-        expected = llm.generate(
-            ids, SamplingParams(temperature=0.5, max_tokens=16, seed=64)
-        )[0]
+        params = SamplingParams(temperature=0.5, max_tokens=16, seed=64)
+        (expected,) = llm.generate(f"{WORDS[0]} {WORDS[1]}", params)
     assert tally.records == len(lines)
     assert tally.tokens > 5 * len(lines)
-    assert found[1].turns == (
-        ("user", f"{WORDS[0]} {WORDS[1]}"),
-        ("assistant", expected.text),
-    )
+    asked, answered = found[1].turns
+    assert asked == ("user", f"{WORDS[0]} {WORDS[1]}")
+    assert answered == ("assistant", expected.text)
     return folder / "answers.jsonl"
 
 
 @pytest.fixture(scope="module")
 def trained(target, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "draft"
+    recipe = TrainingConfig(steps=60, batch=4, warmup=5, evaluate=30, save=60)
     job = Job(
         options=LmOptions(layers=1, hidden=32),
         target=str(target),
@@ -200,9 +168,7 @@ def trained(target, data, tmp_path_factory):
         device="cpu",
         bf16=False,
         questions=Questions(prompts=4, tokens=12, depth=3),
-        recipe=TrainingConfig(
-            steps=60, batch=4, warmup=5, learning_rate=0.01, evaluate=30, save=60
-        ),
+        recipe=replace(recipe, learning_rate=0.01),
     )
     rows = []
     return job, run(job, watch=rows.append), rows
@@ -214,18 +180,15 @@ def test_the_loss_falls_and_acceptance_rises(trained):
     assert measured[-1]["loss"] < measured[0]["loss"] - 0.05
     assert measured[-1]["acceptance"] > measured[0]["acceptance"] + 0.1
     assert {one.temperature for one in report.metrics} == {0.0, 1.0}
-    assert json.loads((trained[0].out / "report.json").read_text())["learnt"] == sum(
-        row.tokens for row in rows
-    )
+    written = json.loads((trained[0].out / "report.json").read_text())
+    assert written["learnt"] == sum(row.tokens for row in rows)
 
 
 def test_trained_draft_is_accepted_and_changes_no_token(trained, target):
     job, _, _ = trained
     fresh = Model(lm.new(target, layers=1, hidden=32, encoder_layers=1), "fresh")
-    params = [
-        SamplingParams(temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True)
-        for seed in range(6)
-    ]
+    options = dict(temperature=1.0, max_tokens=24, ignore_eos=True)
+    params = [SamplingParams(seed=seed, **options) for seed in range(6)]
     prompts = [f"{word} {word}" for word in WORDS[:6]]
     accepted, texts = [], []
     for draft in (None, fresh, job.out):
@@ -241,20 +204,15 @@ def test_trained_draft_is_accepted_and_changes_no_token(trained, target):
 def test_training_starts_from_a_draft_or_is_refused(trained, tmp_path):
     job, _, rows = trained
     recipe = TrainingConfig(steps=1, batch=1)
-    again = replace(
-        job, out=tmp_path / "on", recipe=recipe, questions=Questions(prompts=0)
-    )
+    again = replace(job, recipe=recipe, questions=Questions(prompts=0))
+    again = replace(again, out=tmp_path / "on")
     seen = []
     run(replace(again, options=LmOptions(draft=str(job.out))), watch=seen.append)
-    assert seen[0].held_out["acceptance"] == pytest.approx(
-        rows[-1].held_out["acceptance"], abs=0.01
-    )
+    before, after = (one.held_out["acceptance"] for one in (rows[-1], seen[0]))
+    assert after == pytest.approx(before, abs=0.01)
+    options = LmOptions(hidden=32, on_policy=0.5)
     with pytest.raises(InvalidRequest, match="on_policy"):
-        run(
-            replace(
-                again, options=LmOptions(hidden=32, on_policy=0.5), out=tmp_path / "own"
-            )
-        )
+        run(replace(again, options=options, out=tmp_path / "own"))
     with pytest.raises(ModelError, match="encoder-decoder"):
         run(replace(again, options=DSparkOptions(), out=tmp_path / "head"))
     speech = tiny_whisper.saved(tiny_whisper.build("v2"), "v2", tmp_path / "speech")

@@ -2,19 +2,15 @@
 
 import gzip
 import json
+from collections import Counter
 
 import pytest
 
+from asking import assistant, user
 from foreword.errors import InvalidRequest
 from foreword.train.data.records import Record, read, split
 
-CHAT = {
-    "messages": [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello"},
-    ],
-    "source": "greetings",
-}
+CHAT = {"messages": [user("Hi"), assistant("Hello")], "source": "greetings"}
 
 
 def written(folder, *lines: str, name: str = "data.jsonl"):
@@ -26,13 +22,8 @@ def written(folder, *lines: str, name: str = "data.jsonl"):
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz"])
 def test_chats_and_texts_are_read_in_order(tmp_path, name):
-    path = written(
-        tmp_path,
-        json.dumps(CHAT),
-        "",
-        '{"text": "Once", "cut": true, "id": 7}',
-        name=name,
-    )
+    text = '{"text": "Once", "cut": true, "id": 7}'
+    path = written(tmp_path, json.dumps(CHAT), "", text, name=name)
     chat = Record(turns=(("user", "Hi"), ("assistant", "Hello")), source="greetings")
     assert read([path, path]) == [chat, Record(text="Once", cut=True)] * 2
 
@@ -57,9 +48,8 @@ def test_bad_record_is_named_by_file_and_line(tmp_path, line, says):
     path = written(tmp_path, json.dumps(CHAT), "", line)
     with pytest.raises(InvalidRequest, match=says) as error:
         read([path])
-    assert str(error.value).startswith(
-        (f"cannot read {path}:3: ", f"cannot train on {path}:3: ")
-    )
+    words = (f"cannot read {path}:3: ", f"cannot train on {path}:3: ")
+    assert str(error.value).startswith(words)
 
 
 def test_unanswered_records_can_be_read(tmp_path):
@@ -92,14 +82,10 @@ RECORDS = [
 
 def test_every_source_is_held_out_by_opening():
     learnt, held_out = split(RECORDS, 20)
-    assert [sum(record.source == source for record in held_out) for source in "ab"] == [
-        10,
-        10,
-    ]
+    assert Counter(record.source for record in held_out) == {"a": 10, "b": 10}
     assert len(learnt) + len(held_out) == len(RECORDS)
-    assert {record.opening for record in learnt} & {
-        record.opening for record in held_out
-    } == set()
+    openings = [{record.opening for record in part} for part in (learnt, held_out)]
+    assert openings[0] & openings[1] == set()
 
 
 def test_split_follows_seed_and_contents():
@@ -112,20 +98,12 @@ def test_split_follows_seed_and_contents():
 def test_held_out_records_are_limited():
     many = [Record(text=str(number), source=str(number // 2)) for number in range(100)]
     assert len(split(many, 10)[1]) == 10
-    assert (
-        len(
-            split(
-                [Record(text="same")] * 50 + [Record(text=str(n)) for n in range(50)],
-                10,
-            )[1]
-        )
-        <= 10
-    )
+    same = [Record(text="same")] * 50
+    assert len(split([*same, *(Record(text=str(n)) for n in range(50))], 10)[1]) <= 10
 
 
 def test_source_is_never_held_out_whole():
-    learnt, held_out = split(
-        [Record(text=str(number), source="x") for number in range(3)], 50
-    )
+    few = [Record(text=str(number), source="x") for number in range(3)]
+    learnt, held_out = split(few, 50)
     assert (len(learnt), len(held_out)) == (1, 2)
     assert split(RECORDS, 0) == (RECORDS, [])

@@ -2,6 +2,7 @@
 options; and it learns.
 """
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,8 @@ LAYERS, ROWS = 4, 4
 
 
 def task(name: str = "forward-kl", **options: object) -> DFlashTask:
-    return DFlashOptions(
-        **{"layers": 2, "block": ROWS, "anchors": 40, **options}
-    ).begin(setting(llama(0, layers=LAYERS), loss=name))
+    options = dict(layers=2, block=ROWS, anchors=40) | options
+    return DFlashOptions(**options).begin(setting(llama(0, layers=LAYERS), loss=name))
 
 
 def packed(*lengths: int, total: int = 40) -> Block:
@@ -34,17 +34,15 @@ def packed(*lengths: int, total: int = 40) -> Block:
     generator = torch.Generator().manual_seed(1)
     blocks = []
     for _ in range(2):
-        pieces = [
-            torch.randint(1, 300, (length,), generator=generator).tolist()
-            for length in lengths
-        ]
-        blocks.append(
-            Block.of(
-                [Piece(ids, [False] * 2 + [True] * (len(ids) - 2)) for ids in pieces],
-                total,
-            )
-        )
+        pieces = []
+        for length in lengths:
+            ids = torch.randint(1, 300, (length,), generator=generator).tolist()
+            pieces.append(Piece(ids, [False] * 2 + [True] * (length - 2)))
+        blocks.append(Block.of(pieces, total))
     return stack(blocks)
+
+
+close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
 
 
 @torch.no_grad()
@@ -55,47 +53,30 @@ def test_head_is_trained_as_it_serves():
     made = task()
     block = packed(12, 9, 11)
     predictions = made._predict(made.module, block, spread=True)
-    served, target = (
-        DFlashBlocks(made.head, Model(llama(0, layers=LAYERS))),
-        Model(llama(0, layers=LAYERS)),
-    )
+    target = Model(llama(0, layers=LAYERS))
+    served = DFlashBlocks(made.head, Model(llama(0, layers=LAYERS)))
     anchors = pick(block, 40, ROWS - 1, spread=True)
     row = 0
     for number, at in anchors.valid.any(-1).nonzero().tolist():
-        place, draft_tokens = (
-            int(anchors.places[number, at]),
-            int(anchors.valid[number, at].sum()),
-        )
+        place = int(anchors.places[number, at])
+        count = int(anchors.valid[number, at].sum())
         first = place - int(block.positions[number, place])
-        tokens = block.tokens[number, first : place + 1 + draft_tokens].tolist()
+        tokens = block.tokens[number, first : place + 1 + count].tolist()
         target.open(1, len(tokens))
-        logits, states = target.read_hidden(
-            [Read(1, 0, tokens, keep=draft_tokens + 1)], served.layout.states
-        )
+        read = Read(1, 0, tokens, keep=count + 1)
+        logits, states = target.read_hidden([read], served.layout.states)
         target.close(1)
         served.open(1, 64)
-        distributions = served.compute(
-            [BlockRequest(1, int(block.tokens[number, place]), states[: place - first])]
-        )[0]
+        token = int(block.tokens[number, place])
+        request = BlockRequest(1, token, states[: place - first])
+        wanted = served.compute([request])[0][:count]
         served.close(1)
-        torch.testing.assert_close(
-            predictions.draft[row : row + draft_tokens],
-            distributions[:draft_tokens],
-            atol=1e-3,
-            rtol=1e-3,
-        )
-        torch.testing.assert_close(
-            predictions.target[row : row + draft_tokens],
-            logits[:-1],
-            atol=1e-3,
-            rtol=1e-3,
-        )
-        row += draft_tokens
-    assert (
-        row
-        == len(predictions.draft)
-        == 2 * sum(3 * (length - 4) + 3 for length in (12, 9, 11))
-    )
+        rows = slice(row, row + count)
+        close(predictions.draft[rows], wanted)
+        close(predictions.target[rows], logits[:-1])
+        row += count
+    total = sum(3 * (length - 4) + 3 for length in (12, 9, 11))
+    assert row == len(predictions.draft) == 2 * total
 
 
 @pytest.mark.parametrize("decay", [2.0, 0.0])
@@ -107,13 +88,10 @@ def test_early_draft_tokens_weigh_more(decay):
     if decay:
         weights = torch.exp(-predictions.depth / decay)
     else:
-        probabilities = predictions.draft.softmax(-1)[
-            torch.arange(len(predictions.tokens)), predictions.tokens
-        ]
-        table = torch.zeros(predictions.valid.shape).masked_scatter(
-            predictions.valid, probabilities
-        )
-        weights = prefix_weights(table)[predictions.valid]
+        tokens, valid = predictions.tokens, predictions.valid
+        probabilities = predictions.draft.softmax(-1)[torch.arange(len(tokens)), tokens]
+        table = torch.zeros(valid.shape).masked_scatter(valid, probabilities)
+        weights = prefix_weights(table)[valid]
     expected = (weights * losses).sum() / weights.sum() * block.learnt.sum()
     torch.testing.assert_close(made.measure(made.module, block)["loss"], expected)
     assert len(weights.unique()) >= 3
@@ -122,26 +100,17 @@ def test_early_draft_tokens_weigh_more(decay):
 @torch.no_grad()
 def test_metrics_are_means_by_depth():
     made, block = task(), packed(12, 9)
-    predictions, count = (
-        made._predict(made.module, block, spread=True),
-        block.learnt.sum(),
-    )
+    predictions = made._predict(made.module, block, spread=True)
     kept = overlap(predictions.target, predictions.draft)
-    found = {
-        name: float(value / count)
-        for name, value in made.measure(made.module, block).items()
-    }
+    sums = made.measure(made.module, block)
+    found = {name: float(one / block.learnt.sum()) for name, one in sums.items()}
     assert {f"acceptance_{depth}" for depth in (1, 2, 3)} < set(found)
-    assert found["acceptance_2"] == pytest.approx(
-        float(kept[predictions.depth == 1].mean()), rel=1e-4
-    )
+    second = float(kept[predictions.depth == 1].mean())
+    assert found["acceptance_2"] == pytest.approx(second, rel=1e-4)
     assert found["acceptance"] == pytest.approx(float(kept.mean()), rel=1e-4)
-    rows, mean = (
-        kept.split(predictions.valid[predictions.valid.any(-1)].sum(-1).tolist()),
-        0.0,
-    )
-    for row in rows:
-        mean += float(row.cumprod(0).sum()) / len(rows)
+    valid = predictions.valid[predictions.valid.any(-1)]
+    rows = kept.split(valid.sum(-1).tolist())
+    mean = sum(float(row.cumprod(0).sum()) for row in rows) / len(rows)
     assert found["kept"] == pytest.approx(mean, rel=1e-4)
 
 
@@ -156,16 +125,11 @@ def test_gradients_reach_the_head_alone():
 def test_head_begins_as_the_last_layers_of_its_target():
     made = task()
     theirs = dict(made.target.model.named_parameters())
+    names = ("mlp.down_proj", "self_attn.k_proj", "input_layernorm")
     for ours, last in ((0, 2), (1, 3)):
-        for name in (
-            "mlp.down_proj.weight",
-            "self_attn.k_proj.weight",
-            "input_layernorm.weight",
-        ):
-            assert torch.equal(
-                dict(made.head.named_parameters())[f"layers.{ours}.{name}"],
-                theirs[f"layers.{last}.{name}"],
-            )
+        for name in names:
+            weight = made.head.get_parameter(f"layers.{ours}.{name}.weight")
+            assert torch.equal(weight, theirs[f"layers.{last}.{name}.weight"])
 
 
 def test_head_learns_and_is_served(tmp_path: Path):
@@ -173,39 +137,29 @@ def test_head_learns_and_is_served(tmp_path: Path):
     first, last = learn(made, tmp_path, steps=15, rate=0.01)
     assert last["acceptance_1"] > first["acceptance_1"] + 0.05
     made.save(tmp_path / "head")
-    drafter = DFlashDrafter.load(
-        tmp_path / "head", Model(llama(0, layers=LAYERS)), None
-    )
+    target = Model(llama(0, layers=LAYERS))
+    drafter = DFlashDrafter.load(tmp_path / "head", target, None)
     assert drafter.hidden_layers == made.layout.states
-    again = DFlashOptions(draft=str(tmp_path / "head"), anchors=8).begin(
-        setting(llama(0, layers=LAYERS))
-    )
+    options = DFlashOptions(draft=str(tmp_path / "head"), anchors=8)
+    again = options.begin(setting(llama(0, layers=LAYERS)))
     assert again.parameters == made.parameters
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "opt", "cohere"])
 def test_head_has_the_sizes_of_other_architectures(kind):
     target = tiny_models.build(kind)
-    sizes = new_layout(
-        target, layers=1, block=3, mask=0, sample_from_anchor=False
-    ).sizes
-    assert (sizes.hidden_size, sizes.vocab_size) == (
-        target.config.hidden_size,
-        tiny_models.VOCAB,
-    )
+    options = dict(layers=1, block=3, mask=0, sample_from_anchor=False)
+    sizes = new_layout(target, **options).sizes
+    assert sizes.hidden_size == target.config.hidden_size
+    assert sizes.vocab_size == tiny_models.VOCAB
     assert sizes.head_dim * sizes.num_attention_heads == sizes.hidden_size
     assert sizes.intermediate_size > 0
 
 
 def test_bad_options_are_refused():
-    for options in (
-        {"block": 1},
-        {"block": 257},
-        {"layers": 0},
-        {"mask": 320},
-        {"anchors": 0},
-        {"decay": -1.0},
-    ):
+    wrong = [("block", 1), ("block", 257), ("layers", 0), ("mask", 320)]
+    for name, value in (*wrong, ("anchors", 0), ("decay", -1.0)):
+        options = {name: value}
         with pytest.raises(InvalidRequest):
             task(**options)
 

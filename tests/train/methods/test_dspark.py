@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.train.data.packing import Block, Packer, stack
+from foreword.train.data.packing import Packer, stack
 from foreword.train.losses import LOSSES, overlap
 from foreword.train.methods.dspark import DSparkTask
 from foreword.train.registry import DSparkOptions
@@ -19,15 +19,9 @@ LAYERS = 4
 
 
 def task(name: str = "kl-l1", **options: object) -> DSparkTask:
-    options = {
-        "layers": 1,
-        "block": 3,
-        "anchors": 40,
-        "rank": 8,
-        "decay": 2.0,
-        **options,
-    }
-    return DSparkOptions(**options).begin(setting(llama(0, layers=LAYERS), loss=name))
+    usual = dict(layers=1, block=3, anchors=40, rank=8, decay=2.0)
+    context = setting(llama(0, layers=LAYERS), loss=name)
+    return DSparkOptions(**usual | options).begin(context)
 
 
 def block():
@@ -46,35 +40,23 @@ def test_distributions_are_those_that_serve():
     hidden, before = torch.randn(5, 32), torch.tensor([1, 2, 3, 4, 5])
     trained = made.distributions(hidden, before, torch.zeros(5, dtype=torch.int64))
     served = DSparkBlocks(made._head, Model(llama(0, layers=LAYERS)))
-    torch.testing.assert_close(
-        trained,
-        served.after(served.target.lm_head(hidden), before.tolist()),
-        atol=1e-4,
-        rtol=1e-4,
-    )
-
-
-def stacked(one: Block) -> Block:
-    return stack([one])
+    wanted = served.after(served.target.lm_head(hidden), before.tolist())
+    torch.testing.assert_close(trained, wanted, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_loss_adds_distributions_and_confidence():
     made = task("tv")
-    predictions = made._predict(made.module, stacked(block()), spread=True)
+    predictions = made._predict(made.module, stack([block()]), spread=True)
     kept = overlap(predictions.target, predictions.draft)
     confidence = made._head.confidence(predictions.hidden, predictions.before)
-    expected = LOSSES["tv"](
-        predictions.target, predictions.draft
-    ) + F.binary_cross_entropy(confidence.sigmoid(), kept, reduction="none")
+    sure = confidence.sigmoid()
+    expected = LOSSES["tv"](predictions.target, predictions.draft)
+    expected += F.binary_cross_entropy(sure, kept, reduction="none")
     torch.testing.assert_close(made.losses(predictions), expected)
     metrics = made.metrics(predictions)
-    torch.testing.assert_close(
-        metrics["promise_bias"], (confidence.sigmoid() - kept).mean()
-    )
-    torch.testing.assert_close(
-        metrics["promise_error"], (confidence.sigmoid() - kept).abs().mean()
-    )
+    torch.testing.assert_close(metrics["promise_bias"], (sure - kept).mean())
+    torch.testing.assert_close(metrics["promise_error"], (sure - kept).abs().mean())
 
 
 def test_table_begins_at_zero_and_learns(tmp_path: Path):
@@ -85,10 +67,8 @@ def test_table_begins_at_zero_and_learns(tmp_path: Path):
     assert last["promise_error"] < first["promise_error"]
     assert largest_in_the_table(made) > 0.01
     made.save(tmp_path / "head")
-    assert (
-        DSparkDrafter.load(tmp_path / "head", Model(llama(0, layers=LAYERS)), None).deep
-        == 3
-    )
+    target = Model(llama(0, layers=LAYERS))
+    assert DSparkDrafter.load(tmp_path / "head", target, None).deep == 3
     assert task(draft=str(tmp_path / "head")).parameters == made.parameters
 
 

@@ -30,18 +30,16 @@ def source(tmp_path_factory) -> Path:
 
 
 def task(source: Path, **options: object) -> EarlyExitTask:
-    context = setting(llama(0, layers=LAYERS))
-    context = replace(context, source=source)
+    context = replace(setting(llama(0, layers=LAYERS)), source=source)
     return EarlyExitOptions(**options).begin(context)
 
 
 def trained(made: EarlyExitTask, folder: Path, steps: int) -> list[dict[str, float]]:
+    recipe = TrainingConfig(steps=steps, batch=2, warmup=3, evaluate=steps, save=5)
     trainer = Trainer(
         made,
         Packer(Bytes(), TEXTS[:30], 64),
-        TrainingConfig(
-            steps=steps, batch=2, warmup=3, learning_rate=0.01, evaluate=steps, save=5
-        ),
+        replace(recipe, learning_rate=0.01),
         folder=folder,
         devices=OneDevice(torch.device("cpu")),
         held_out=Packer(Bytes(), TEXTS[30:], 64).all(4),

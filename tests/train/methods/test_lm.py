@@ -20,17 +20,9 @@ from pair import VOCAB, check_packed, learn, llama, random_pieces, setting
 from tiny_sizes import sizes
 
 
-def distillation(
-    draft=None,
-    name: str = "forward-kl",
-    temperature: float = 1.0,
-    on_policy: float = 0.0,
-):
-    return lm.Distillation(
-        setting(llama(0), name, temperature),
-        LmOptions(on_policy=on_policy),
-        draft or llama(1),
-    )
+def distillation(draft=None, name="forward-kl", temperature=1.0, on_policy=0.0):
+    given = setting(llama(0), name, temperature)
+    return lm.Distillation(given, LmOptions(on_policy=on_policy), draft or llama(1))
 
 
 def test_packed_records_are_learnt_as_if_alone():
@@ -40,10 +32,8 @@ def test_packed_records_are_learnt_as_if_alone():
 def test_only_learnt_tokens_count():
     piece = random_pieces(0, 9)[0]
     task = distillation()
-    logits = [
-        model(torch.tensor([piece.tokens])).logits[0, 1:-1]
-        for model in (task.target, task.module)
-    ]
+    both, text = (task.target, task.module), torch.tensor([piece.tokens])
+    logits = [model(text).logits[0, 1:-1] for model in both]
     found = task.loss(task.module, stack([Block.of([piece], 16)]))
     torch.testing.assert_close(found, LOSSES["forward-kl"](*logits).sum())
 
@@ -51,30 +41,23 @@ def test_only_learnt_tokens_count():
 def test_temperature_applies_to_both_distributions():
     block = stack([Block.of(random_pieces(0, 9), 16)])
     task = distillation(temperature=0.5)
-    logits = [
-        model(block.tokens).logits[:, 1:8] / 0.5 for model in (task.target, task.module)
-    ]
-    torch.testing.assert_close(
-        task.loss(task.module, block), LOSSES["forward-kl"](*logits).sum()
-    )
-    usual = distillation().measure(task.module, block)
-    # always at 1
-    torch.testing.assert_close(
-        task.measure(task.module, block)["acceptance"], usual["acceptance"]
-    )
+    both = (task.target, task.module)
+    logits = [model(block.tokens).logits[:, 1:8] / 0.5 for model in both]
+    wanted = LOSSES["forward-kl"](*logits).sum()
+    torch.testing.assert_close(task.loss(task.module, block), wanted)
+    usual = distillation().measure(task.module, block)["acceptance"]
+    found = task.measure(task.module, block)["acceptance"]  # always at 1
+    torch.testing.assert_close(found, usual)
 
 
 def test_the_target_as_draft_is_always_accepted():
     task = distillation(llama(0))
     block = stack([Block.of(random_pieces(0, 20), 20)])
     with torch.no_grad():
-        found = {
-            name: float(value)
-            for name, value in task.measure(task.module, block).items()
-        }
-    assert found == pytest.approx(
-        {"loss": 0, "acceptance": 18, "agreement": 18}, abs=1e-4
-    )
+        measures = task.measure(task.module, block)
+    found = {name: float(value) for name, value in measures.items()}
+    wanted = {"loss": 0, "acceptance": 18, "agreement": 18}
+    assert found == pytest.approx(wanted, abs=1e-4)
 
 
 def test_gradients_reach_the_draft_alone():
@@ -111,36 +94,27 @@ def test_bad_options_and_drafts_are_refused():
         lm.load("/nowhere/at/all", torch.float32)
 
 
+OFF_POLICY = pytest.param("hybrid", 0.0, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("name", "on_policy"),
-    [
-        ("reverse-kl", 0.0),
-        ("hybrid", 1.0),
-        pytest.param("hybrid", 0.0, marks=pytest.mark.slow),
-    ],
+    ("name", "on_policy"), [("reverse-kl", 0.0), ("hybrid", 1.0), OFF_POLICY]
 )
 def test_draft_learns_its_target(tmp_path: Path, name, on_policy):
-    first, last = learn(
-        distillation(name=name, on_policy=on_policy), tmp_path, steps=15, rate=0.02
-    )
+    task = distillation(name=name, on_policy=on_policy)
+    first, last = learn(task, tmp_path, steps=15, rate=0.02)
     assert last["acceptance"] > first["acceptance"] + 0.05
 
 
 def test_smaller_config_keeps_its_proportions():
     config = LlamaConfig(**sizes(64, 160, 8, 4, 4))
     same = lm.smaller(config, layers=2)
-    assert (same.num_hidden_layers, same.hidden_size, same.intermediate_size) == (
-        2,
-        64,
-        160,
-    )
+    assert same.num_hidden_layers == 2
+    assert (same.hidden_size, same.intermediate_size) == (64, 160)
     half = lm.smaller(config, layers=1, hidden=32)
     assert (half.hidden_size, half.intermediate_size) == (32, 80)
-    assert (half.num_attention_heads, half.num_key_value_heads, half.head_dim) == (
-        4,
-        2,
-        8,
-    )
+    heads = (half.num_attention_heads, half.num_key_value_heads, half.head_dim)
+    assert heads == (4, 2, 8)
     odd = lm.smaller(config, hidden=24)
     assert (odd.num_attention_heads, odd.num_key_value_heads) == (3, 3)
     assert config.num_hidden_layers == 4

@@ -19,7 +19,7 @@ from foreword.train.data.packing import Block, Piece, stack
 from foreword.train.export import export
 from foreword.train.methods.pard import MaskRows, MaskTraining
 from foreword.train.registry import PardOptions
-from pair import learn, llama, setting
+from pair import learn, llama, setting, two_records
 from running import tokenizer
 
 MASK = 300
@@ -48,15 +48,6 @@ def task(
     return made
 
 
-def blocks() -> Block:
-    """Two records side by side, and padding."""
-    pieces = [
-        Piece(list(range(start, start + 8)), [False] * 2 + [True] * 6)
-        for start in (10, 50)
-    ]
-    return stack([Block.of(pieces, 20)])
-
-
 @contextmanager
 def reading(model: Model, id: int, tokens: list[int]) -> Iterator[int]:
     """Have the model read all of these but the last; yield how many it has read."""
@@ -70,7 +61,7 @@ def reading(model: Model, id: int, tokens: list[int]) -> Iterator[int]:
 @pytest.mark.parametrize("spread", [True, False])
 @torch.no_grad()
 def test_draft_is_trained_as_it_serves(draft, spread):
-    made, block = task(draft, keep=1.0), blocks()
+    made, block = task(draft, keep=1.0), two_records()
     torch.manual_seed(3)
     anchors = made.anchors(block, spread=spread)
     torch.manual_seed(3)
@@ -109,7 +100,7 @@ def test_deeper_rows_are_fewer_and_end_chains(draft):
 
 
 def test_masks_attend_to_their_own_chain(draft):
-    block = blocks()
+    block = two_records()
     rows = MaskRows.after(task(draft).anchors(block, spread=True), 20)
     seen, positions = rows.seen(block)[0], rows.positions(block)[0]
     index = torch.arange(len(positions))

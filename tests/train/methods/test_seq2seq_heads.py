@@ -3,6 +3,7 @@ and change no token.
 """
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import tiny_seq2seq
+from asking import user
 from foreword import LLM, SamplingParams
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.eagle import EagleDrafter
@@ -41,9 +43,8 @@ OPTIONS = {
     "medusa": MedusaOptions(heads=STEPS),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
-WORDS = tuple(
-    "river bridge window candle garden ladder winter mirror letter summer".split()
-)
+NOUNS = "river bridge window candle garden ladder winter mirror letter summer"
+WORDS = tuple(NOUNS.split())
 
 
 def target(name: str) -> PreTrainedModel:
@@ -54,16 +55,11 @@ def target(name: str) -> PreTrainedModel:
     if name == "t5":
         own.lm_head.weight.data *= 8
         return own
-    own.final_logits_bias += 0.1 * torch.randn(
-        tiny_seq2seq.VOCAB, generator=torch.Generator().manual_seed(1)
-    )
+    noise = torch.Generator().manual_seed(1)
+    own.final_logits_bias += 0.1 * torch.randn(tiny_seq2seq.VOCAB, generator=noise)
     for layer in own.get_decoder().layers:
-        for norm in (
-            layer.self_attn_layer_norm,
-            layer.encoder_attn_layer_norm,
-            layer.final_layer_norm,
-        ):
-            norm.bias.data.zero_()
+        for name in ("self_attn", "encoder_attn", "final"):
+            getattr(layer, f"{name}_layer_norm").bias.data.zero_()
         for last in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.fc2):
             last.weight.data *= 0.1
             last.bias.data.zero_()
@@ -107,9 +103,8 @@ def test_lm_head_matrix_gives_scores_without_bias(name):
     hidden = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         scores = apply_lm_head(own, hidden) - apply_lm_head(own, torch.zeros(1, 64))
-    torch.testing.assert_close(
-        hidden @ lm_head_weight(own).T, scores, atol=1e-4, rtol=1e-4
-    )
+    found = hidden @ lm_head_weight(own).T
+    torch.testing.assert_close(found, scores, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -122,31 +117,24 @@ def test_medusa_is_trained_as_it_serves(name, own):
     predictions = made._predict(made.module, block, spread=True)
     model = Model(target(name), name)
     texts, _ = made.read_target(block, made._states)
-    anchors, served, row = (
-        pick(texts, 128, STEPS, spread=True),
+    anchors = pick(texts, 128, STEPS, spread=True)
+    served, row, last = (
         MedusaBlocks(made._heads, model),
         0,
+        layer_count(model.hf.config),
     )
     for which, at in anchors.valid.any(-1).nonzero().tolist():
-        cut, place = (
-            some[which].learnt.index(True) - start,
-            int(anchors.places[which, at]),
-        )
+        cut = some[which].learnt.index(True) - start
+        place = int(anchors.places[which, at])
+        count = int(anchors.valid[which, at].sum())
         source, text = some[which].tokens[:cut], some[which].tokens[cut:]
-        states = served_states(
-            model, source, text[:place], (layer_count(model.hf.config),)
-        )
-        found, count = (
-            served.compute([BlockRequest(1, text[place], states)])[0],
-            int(anchors.valid[which, at].sum()),
-        )
-        torch.testing.assert_close(
-            predictions.draft[row : row + count], found[:count], atol=1e-3, rtol=1e-3
-        )
-        assert (
-            predictions.tokens[row : row + count].tolist()
-            == text[place + 1 : place + 1 + count]
-        )
+        states = served_states(model, source, text[:place], (last,))
+        found = served.compute([BlockRequest(1, text[place], states)])[0]
+        rows = slice(row, row + count)
+        wanted = predictions.draft[rows]
+        torch.testing.assert_close(wanted, found[:count], atol=1e-3, rtol=1e-3)
+        following = text[place + 1 : place + 1 + count]
+        assert predictions.tokens[rows].tolist() == following
         row += count
     assert row == len(predictions.draft) > 2 * STEPS
 
@@ -157,34 +145,29 @@ def test_eagle_is_trained_as_it_serves(name):
     made, start = task(name, OPTIONS["eagle"]), len(START[name])
     # the first is padded, and its rows come first
     some = pairs(START[name], (7, 9), (12, 13))
-    taught = [
-        step.draft for step in made._steps(made.module, stack([Block.of(some, 50)]))
-    ]
+    steps = made._steps(made.module, stack([Block.of(some, 50)]))
+    taught = [step.draft for step in steps]
     source, text = some[0].tokens[:7], some[0].tokens[7:]
     model, tokens = Model(target(name), name), made.head.tokens
     for end in (start, start + 4):
         drafter = EagleDrafter(task(name, OPTIONS["eagle"]).head, model)
-        sequence = Request(
-            1, text[: end + 1], start, SamplingParams(max_tokens=20), seed=0
-        )
-        drafter.on_hidden_states(
-            sequence, 0, served_states(model, source, text[:end], drafter.hidden_layers)
-        )
+        params = SamplingParams(max_tokens=20)
+        sequence = Request(1, text[: end + 1], start, params, seed=0)
+        states = served_states(model, source, text[:end], drafter.hidden_layers)
+        drafter.on_hidden_states(sequence, 0, states)
         request = drafter.prefill(sequence)
         found = [drafter.logits([request])]
         past = request.past + len(request.tokens)
         for step in range(STEPS - 1):
-            draft_token = Read(
-                1, past, [text[end + 1 + step]], list(range(-1, step)), 1, held=step
-            )
+            token, parents = text[end + 1 + step], list(range(-1, step))
+            draft_token = Read(1, past, [token], parents, 1, held=step)
             found.append(drafter.logits([draft_token]))
         for step in range(STEPS):
             # The row of token end - 1 and its follower; rows begin where a learnt token
             # is two places and a step ahead.
             row = end - 1 - max(0, start - 2 - step)
-            torch.testing.assert_close(
-                found[step][0][tokens], taught[step][row], atol=1e-3, rtol=1e-3
-            )
+            logits, wanted = found[step][0][tokens], taught[step][row]
+            torch.testing.assert_close(logits, wanted, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", OPTIONS)
@@ -192,15 +175,12 @@ def test_eagle_is_trained_as_it_serves(name):
 def test_answers_shorter_than_a_draft_are_trained_on(name, method):
     made = task(name, {**OPTIONS, "eagle": EagleOptions(unroll=6)}[method])
     for answers in ((1, 1), (2, 1)):
-        block = stack(
-            [Block.of(pairs(START[name], *((4, answer) for answer in answers)), 20)]
-        )
+        some = pairs(START[name], *((4, answer) for answer in answers))
+        block = stack([Block.of(some, 20)])
         loss = made.loss(made.module, block)
         loss.backward()
         assert torch.isfinite(loss)
-        assert all(
-            torch.isfinite(value) for value in made.measure(made.module, block).values()
-        )
+        assert all(map(torch.isfinite, made.measure(made.module, block).values()))
     assert loss > 0
 
 
@@ -220,20 +200,13 @@ def answered(request, tmp_path_factory) -> tuple[Path, Path]:
     model = folder / "target"
     target(request.param).save_pretrained(model)
     tiny_seq2seq.tokenizer(request.param).save_pretrained(model)
-    lines = [
-        json.dumps({"messages": [{"role": "user", "content": f"{one} {other}"}]})
-        for one in WORDS
-        for other in WORDS
-    ]
+    asked = [user(" ".join(pair)) for pair in product(WORDS, WORDS)]
+    lines = [json.dumps({"messages": [one]}) for one in asked]
     (folder / "sources.jsonl").write_text("\n".join(lines))
     with LLM(model, method="none", slots=len(lines)) as llm:
         wishes = Wishes(max_tokens=16, temperature=1.0, batch=len(lines))
-        regenerate(
-            llm,
-            read([folder / "sources.jsonl"], answered=False),
-            folder / "answers.jsonl",
-            wishes,
-        )
+        records = read([folder / "sources.jsonl"], answered=False)
+        regenerate(llm, records, folder / "answers.jsonl", wishes)
     return model, folder / "answers.jsonl"
 
 
@@ -244,6 +217,8 @@ def test_trained_head_is_accepted_and_changes_no_token(answered, method, tmp_pat
     folders: dict[str, Path | None] = {"none": None}
     for name, steps in (("untrained", 1), ("trained", 40)):
         folders[name] = tmp_path / name
+        prompts = 2 if name == "trained" else 0
+        pace = dict(batch=4, warmup=5, learning_rate=0.02)
         job = Job(
             options=OPTIONS[method],
             target=str(model),
@@ -253,17 +228,8 @@ def test_trained_head_is_accepted_and_changes_no_token(answered, method, tmp_pat
             held_out=10,
             device="cpu",
             bf16=False,
-            questions=Questions(
-                prompts=2 if name == "trained" else 0, tokens=8, depth=3
-            ),
-            recipe=TrainingConfig(
-                steps=steps,
-                batch=4,
-                warmup=5,
-                learning_rate=0.02,
-                evaluate=steps,
-                save=steps,
-            ),
+            questions=Questions(prompts=prompts, tokens=8, depth=3),
+            recipe=TrainingConfig(steps=steps, evaluate=steps, save=steps, **pace),
         )
         rows = []
         report = run(job, watch=rows.append)
@@ -285,17 +251,13 @@ def test_trained_head_is_accepted_and_changes_no_token(answered, method, tmp_pat
         with LLM(model, draft=draft, method=used, nodes=3, slots=slots) as llm:
             answers = llm.generate(prompts, params)
         texts[name] = [answer.tokens for answer in answers]
-        accepted[name] = [
-            sum(answer.stats.accepted for answer in part)
-            for part in (answers[:10], answers[10:])
-        ]
+        counts = [answer.stats.accepted for answer in answers]
+        accepted[name] = [sum(counts[:10]), sum(counts[10:])]
     assert texts["trained"] == texts["untrained"] == texts["none"]
     assert min(accepted["trained"]) > 5
     # heads of Medusa begin as the LM head, which is nearly the best for this T5
     gain = 5 if (model.parent.name, method) != ("t5", "medusa") else -5
     assert sum(accepted["trained"]) > sum(accepted["untrained"]) + gain
-    with pytest.raises(
-        ForewordError,
-        match={"medusa": "no method medusa", "eagle": "is an encoder-decoder"}[method],
-    ):
+    words = {"medusa": "no method medusa", "eagle": "is an encoder-decoder"}
+    with pytest.raises(ForewordError, match=words[method]):
         export(tmp_path / "trained", model, "vllm", tmp_path / "exported")
