@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 
+from asking import assistant, system, user
 from foreword import SamplingParams
 from owned import TALE, VALUES, owned
 
@@ -69,16 +70,12 @@ def test_commands_change_the_conversation(here, llm):
 
     def say(seed: int, text: str, *system: dict[str, str]) -> None:
         params = SamplingParams(seed=seed, max_tokens=12, temperature=0.9)
-        said = llm.chat(
-            [*system, *kept, {"role": "user", "content": text}], params
-        ).text
+        said = llm.chat([*system, *kept, user(text)], params).text
         answers.append(said)
-        kept.extend(
-            ({"role": "user", "content": text}, {"role": "assistant", "content": said})
-        )
+        kept.extend((user(text), assistant(said)))
 
     kept: list[dict[str, str]] = []
-    brief = {"role": "system", "content": "Be brief."}
+    brief = system("Be brief.")
     say(4, "Who wrote Hamlet?")
     kept.clear()
     say(5, "Who wrote Hamlet?")

@@ -1,6 +1,7 @@
 """Help, wrong options and commands without a model answer before torch is imported."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, get_args
@@ -21,88 +22,68 @@ from foreword.model.probe.probe import backend_named
 from foreword.options import ModelOptions
 from foreword.train.optimizers import KINDS
 
-(BACKENDS,) = [
-    one.metadata["described"].choices
-    for one in fields(ModelOptions)
-    if one.name == "backend"
-]
-ASKED = ("generate", "x")
-TRAINED = ("train", "lm", "--data", "data.jsonl", "--out", "new")
-WRONG: dict[tuple[str, ...], str] = {
-    (*ASKED, "--method", "sufix"): "Did you mean 'suffix'?",
-    (*ASKED, "--method", "cascade(suffix, ml)"): "cannot use method 'ml'",
-    (*ASKED, "--method", "lm("): "cannot read the method 'lm('",
-    (*ASKED, "--rule", "machen"): "Did you mean 'match'?",
-    (*ASKED, "--budget", "adaptiv"): "Did you mean 'adaptive'?",
-    (
-        *ASKED,
-        "--budget",
-        "acceptance:nowhere",
-    ): "cannot read nowhere: no such file or folder exists",
-    (*ASKED, "--nodes", "65"): "nodes must be",
-    (*ASKED, "--nodes", "2", "--budget", "adaptive"): "Give one",
-    (*ASKED, "--temperature", "-1"): "temperature must be in [0, 100]",
-    (*ASKED, "--temperature", "nan"): "temperature must be in [0, 100]",
-    (*ASKED, "--top-p", "0"): "top_p must be in (0, 1]",
-    (*ASKED, "--min-p", "2"): "min_p must be in [0, 1]",
-    (*ASKED, "--top-k", "-1"): "top_k must be",
-    (*ASKED, "--max-tokens", "0"): "max_tokens must be",
-    (*ASKED, "--seed", "-1"): "seed must be",
-    (*ASKED, "--stop", ""): "stop must be non-empty",
-    (*ASKED, "--dtype", "float64"): "float64",
-    (*ASKED, "--device", "gpu"): "'gpu'",
-    (*ASKED, "--device", "cuda:one"): "'cuda:one'",
-    (*ASKED, "--backend", "fast"): "fast",
-    (*ASKED, "--model", "./nowhere"): "./nowhere",
-    (*ASKED, "--draft", "./nowhere"): "./nowhere",
-    ("chat", "--temperature", "101"): "temperature must be",
-    ("chat", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("inspect", "./nowhere"): "./nowhere",
-    ("serve", "one", "-m", "two"): "cannot use both 'one' and '--model' 'two'",
-    ("doctor", "one", "-d", "two"): "cannot use both 'one' and '--draft' 'two'",
-    ("export", "--for", "vllm", "--out", "new"): "Give '--draft'",
-    ("inspect", "--backend", "fast"): "fast",
-    ("doctor", "./nowhere"): "./nowhere",
-    ("doctor", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("bench", "--method", "sufix"): "Did you mean 'suffix'?",
-    ("bench", "--budget", "adaptiv"): "Did you mean 'adaptive'?",
-    ("bench", "--inflate", "llama-9b"): "llama-9b",
-    ("bench", "--peers", "vllm"): "vllm",
-    ("bench", "--draft", "./nowhere"): "./nowhere",
-    ("bench", "--plot", "nowhere/new.png"): "cannot write",
-    ("demo", "--temperature", "-1"): "temperature must be",
-    ("theory", "--alpha", "2", "--cost", "0"): "'--alpha' is a probability",
-    ("theory", "--plot", "nowhere/new.png"): "cannot write",
-    ("index", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
-    ("index", "data.jsonl", "--out", "new", "--model", "./nowhere"): "./nowhere",
-    ("export", "./nowhere", "--for", "vllm", "--out", "new"): "./nowhere",
-    ("export", "head", "--for", "vllm", "--out", "data.jsonl"): "exists already",
-    tuple(
-        "train lm --data nothing.jsonl --out new".split()
-    ): "cannot read nothing.jsonl: no such file exists",
-    ("train", "lm", "--data", "data.jsonl", "--out", "data.jsonl/new"): "cannot create",
-    (*TRAINED, "--loss", "tvv"): "Did you mean 'tv'?",
-    (*TRAINED, "--optimizer", "adam"): "adam",
-    (*TRAINED, "--lr", "0"): "it must be above 0",
-    (*TRAINED, "--device", "gpu"): "'gpu'",
-    (*TRAINED, "--model", "./nowhere"): "./nowhere",
-    (*TRAINED, "--draft", "./nowhere"): "./nowhere",
-    tuple(
-        "train acceptance --data nothing.jsonl --out new".split()
-    ): "cannot read nothing.jsonl: no such file exists",
-    tuple(
-        "train acceptance --data data.jsonl --out data.jsonl/new".split()
-    ): "cannot create",
-    tuple(
-        "data regenerate --data nothing.jsonl --out new".split()
-    ): "cannot read nothing.jsonl: no such file exists",
-    tuple(
-        "data regenerate --data data.jsonl --out nowhere/new".split()
-    ): "cannot write",
-    tuple(
-        "data regenerate --data data.jsonl --out new -t -1".split()
-    ): "temperature must be",
+OPTIONS = {one.name: one.metadata["described"] for one in fields(ModelOptions)}
+BACKENDS = OPTIONS["backend"].choices
+WRONG = {
+    "generate x --method sufix": "Did you mean 'suffix'?",
+    "generate x --method 'cascade(suffix, ml)'": "cannot use method 'ml'",
+    "generate x --stop ''": "stop must be non-empty",
+    "generate x --method lm(": "cannot read the method 'lm('",
+    "generate x --rule machen": "Did you mean 'match'?",
+    "generate x --budget adaptiv": "Did you mean 'adaptive'?",
+    "generate x --budget acceptance:nowhere": "cannot read nowhere: no such file",
+    "generate x --nodes 65": "nodes must be",
+    "generate x --nodes 2 --budget adaptive": "Give one",
+    "generate x --temperature -1": "temperature must be in [0, 100]",
+    "generate x --temperature nan": "temperature must be in [0, 100]",
+    "generate x --top-p 0": "top_p must be in (0, 1]",
+    "generate x --min-p 2": "min_p must be in [0, 1]",
+    "generate x --top-k -1": "top_k must be",
+    "generate x --max-tokens 0": "max_tokens must be",
+    "generate x --seed -1": "seed must be",
+    "generate x --dtype float64": "float64",
+    "generate x --device gpu": "'gpu'",
+    "generate x --device cuda:one": "'cuda:one'",
+    "generate x --backend fast": "fast",
+    "generate x --model ./nowhere": "./nowhere",
+    "generate x --draft ./nowhere": "./nowhere",
+    "chat --temperature 101": "temperature must be",
+    "chat --method sufix": "Did you mean 'suffix'?",
+    "inspect ./nowhere": "./nowhere",
+    "serve one -m two": "cannot use both 'one' and '--model' 'two'",
+    "doctor one -d two": "cannot use both 'one' and '--draft' 'two'",
+    "export --for vllm --out new": "Give '--draft'",
+    "inspect --backend fast": "fast",
+    "doctor ./nowhere": "./nowhere",
+    "doctor --method sufix": "Did you mean 'suffix'?",
+    "bench --method sufix": "Did you mean 'suffix'?",
+    "bench --budget adaptiv": "Did you mean 'adaptive'?",
+    "bench --inflate llama-9b": "llama-9b",
+    "bench --peers vllm": "vllm",
+    "bench --draft ./nowhere": "./nowhere",
+    "bench --plot nowhere/new.png": "cannot write",
+    "demo --temperature -1": "temperature must be",
+    "theory --alpha 2 --cost 0": "'--alpha' is a probability",
+    "theory --plot nowhere/new.png": "cannot write",
+    "index data.jsonl --out data.jsonl/new": "cannot create",
+    "index data.jsonl --out new --model ./nowhere": "./nowhere",
+    "export ./nowhere --for vllm --out new": "./nowhere",
+    "export head --for vllm --out data.jsonl": "exists already",
+    "train lm --data nothing.jsonl --out new": "nothing.jsonl: no such file",
+    "train lm --data data.jsonl --out data.jsonl/new": "cannot create",
+    "train lm --data data.jsonl --out new --loss tvv": "Did you mean 'tv'?",
+    "train lm --data data.jsonl --out new --optimizer adam": "adam",
+    "train lm --data data.jsonl --out new --lr 0": "it must be above 0",
+    "train lm --data data.jsonl --out new --device gpu": "'gpu'",
+    "train lm --data data.jsonl --out new --model ./nowhere": "./nowhere",
+    "train lm --data data.jsonl --out new --draft ./nowhere": "./nowhere",
+    "train acceptance --data nothing.jsonl --out new": "nothing.jsonl: no such file",
+    "train acceptance --data data.jsonl --out data.jsonl/new": "cannot create",
+    "data regenerate --data nothing.jsonl --out new": "nothing.jsonl: no such file",
+    "data regenerate --data data.jsonl --out nowhere/new": "cannot write",
+    "data regenerate --data data.jsonl --out new -t -1": "temperature must be",
 }
+REFUSED = {tuple(shlex.split(words)): part for words, part in WRONG.items()}
 
 
 def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
@@ -134,7 +115,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], End
         answer = llm.generate("The river", params)[0]
         Recording.of(llm, params, answer).write(folder / "answer.json")
     before = {path.name for path in folder.iterdir()}
-    asked = (*HELP, *WRONG, *LIGHT)
+    asked = (*HELP, *REFUSED, *LIGHT)
     found = run_apart(asked, folder)
     assert {path.name for path in folder.iterdir()} == before
     return dict(zip(asked, found, strict=True))
@@ -156,7 +137,7 @@ def test_help_lists_every_command(ended):
 
 
 def test_wrong_option_is_refused_without_torch(ended):
-    for words, part in WRONG.items():
+    for words, part in REFUSED.items():
         found = ended[words]
         assert found.code in (1, 2), words
         assert part in found.output, words

@@ -14,16 +14,14 @@ import pytest
 import foreword
 import tiny_long
 import tiny_seq2seq
+from asking import user
 from command import SOURCE
 from foreword import InvalidRequest, SamplingParams
 from foreword.sampling.noise import seed_of
 
 QUESTION = 'Define the word "gasolene".'
-ENDLESS = (
-    "generate",
-    QUESTION,
-    *"--temperature 0 --max-tokens 900 --method none --color".split(),
-)
+LONG = "--temperature 0 --max-tokens 900 --method none --color"
+ENDLESS = ("generate", QUESTION, *LONG.split())
 """At temperature 0 the small model repeats itself until it is stopped; in colour that
 is more than a pipe holds.
 """
@@ -59,9 +57,7 @@ def test_process_reads_a_pipe_and_never_waits_for_garbage_collection(tmp_path, l
         text=True,
         check=True,
     )
-    expected = llm.chat(
-        [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
-    )
+    expected = llm.chat([user(QUESTION)], SamplingParams(seed=7, max_tokens=40))
     assert found.stdout == expected.text + "\n"
     stats, collections = found.stderr.splitlines()
     assert f"{len(expected.tokens)} tokens" in stats
@@ -72,22 +68,14 @@ def test_process_reads_a_pipe_and_never_waits_for_garbage_collection(tmp_path, l
 
 def test_json_agrees_with_itself_and_the_library(here, unbarred, llm):
     (here.folder / "prompt.txt").write_text("Once upon a time", encoding="utf-8")
-    words = (
-        *"--raw --prompt-file prompt.txt --seed 3 --max-tokens 48 --stop".split(),
-        " the",
-        "--json",
-    )
-    found = here("generate", *words, "--no-stats")
-    expected = llm.generate(
-        "Once upon a time", SamplingParams(seed=3, max_tokens=48, stop=(" the",))
-    )[0]
+    words = "--raw --prompt-file prompt.txt --seed 3 --max-tokens 48".split()
+    found = here("generate", *words, "--stop", " the", "--json", "--no-stats")
+    params = SamplingParams(seed=3, max_tokens=48, stop=(" the",))
+    expected = llm.generate("Once upon a time", params)[0]
     answer = json.loads(found.stdout)
     assert found.stderr == ""
-    assert (answer["text"], answer["tokens"], answer["seed"]) == (
-        expected.text,
-        expected.tokens,
-        3,
-    )
+    assert (answer["text"], answer["seed"]) == (expected.text, 3)
+    assert answer["tokens"] == expected.tokens
     assert answer["finish_reason"] == expected.finish_reason
     assert "".join(piece["text"] for piece in answer["pieces"]) == answer["text"]
     assert [piece["token"] for piece in answer["pieces"]] == answer["tokens"]
@@ -96,19 +84,15 @@ def test_json_agrees_with_itself_and_the_library(here, unbarred, llm):
 
 
 def test_the_line_of_figures_names_the_methods_that_wrote(here):
-    found = here(
-        "generate", QUESTION, "--method", "auto(lm)", "-t", "0", "--max-tokens", "24"
-    )
+    words = "--method auto(lm) -t 0 --max-tokens 24".split()
+    found = here("generate", QUESTION, *words)
     assert " by lm" in found.stderr
 
 
 def test_colour_adds_styles_and_changes_no_character(here, unbarred, llm):
-    found = here(
-        "generate", QUESTION, *"--seed 7 --max-tokens 40 --nodes 4 --color".split()
-    )
-    expected = llm.chat(
-        [{"role": "user", "content": QUESTION}], SamplingParams(seed=7, max_tokens=40)
-    )
+    words = "--seed 7 --max-tokens 40 --nodes 4 --color".split()
+    found = here("generate", QUESTION, *words)
+    expected = llm.chat([user(QUESTION)], SamplingParams(seed=7, max_tokens=40))
     assert "\x1b[32m" in found.stdout
     assert unstyled(found.stdout) == expected.text + "\n"
     assert "accepted draft tokens" in found.stderr.splitlines()[0]
@@ -156,19 +140,12 @@ def test_raw_text_is_taken_as_it_is(here):
 
 
 def test_options_reach_the_request(here, llm):
-    words = (
-        *(
-            "--seed 5 --max-tokens 16 --min-tokens 9 --typical-p 0.9 "
-            "--frequency-penalty 0.5"
-        ).split(),
-        *(
-            "--presence-penalty 0.3 --repetition-penalty 1.1 --logit-bias 300=2.5 "
-            "--bad-word the"
-        ).split(),
-        *(
-            "--ignore-eos --tenant me --prediction @said.txt --logprobs 2 --top-k 50"
-        ).split(),
-    )
+    words = """
+        --seed 5 --max-tokens 16 --min-tokens 9 --typical-p 0.9 --top-k 50
+        --frequency-penalty 0.5 --presence-penalty 0.3 --repetition-penalty 1.1
+        --logit-bias 300=2.5 --bad-word the --ignore-eos --tenant me
+        --prediction @said.txt --logprobs 2 --json --no-stats
+    """
     (here.folder / "said.txt").write_text("a text that may come")
     params = SamplingParams(
         seed=5,
@@ -185,14 +162,10 @@ def test_options_reach_the_request(here, llm):
         tenant="me",
         logprobs=2,
     )
-    found = json.loads(
-        here("generate", QUESTION, *words, "--json", "--no-stats").stdout
-    )
-    expected = llm.chat([{"role": "user", "content": QUESTION}], params)
+    found = json.loads(here("generate", QUESTION, *words.split()).stdout)
+    expected = llm.chat([user(QUESTION)], params)
     assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
-    usual = llm.chat(
-        [{"role": "user", "content": QUESTION}], SamplingParams(seed=5, max_tokens=16)
-    )
+    usual = llm.chat([user(QUESTION)], SamplingParams(seed=5, max_tokens=16))
     assert expected.tokens != usual.tokens
     assert [one["token"] for one in found["logprobs"]] == expected.tokens
     assert {len(one["top"]) for one in found["logprobs"]} == {2}
@@ -200,18 +173,12 @@ def test_options_reach_the_request(here, llm):
 
 def test_several_answers_are_those_of_their_seeds(here, llm):
     words = ("--seed", "5", "--max-tokens", "8", "--n", "2", "--json", "--no-stats")
-    found = [
-        json.loads(line)
-        for line in here("generate", QUESTION, *words).stdout.splitlines()
-    ]
+    lines = here("generate", QUESTION, *words).stdout.splitlines()
+    found = [json.loads(line) for line in lines]
     seeds = [one["seed"] for one in found]
     assert seeds == [5, seed_of(5, 1)]
     expected = [
-        llm.chat(
-            [{"role": "user", "content": QUESTION}],
-            SamplingParams(seed=s, max_tokens=8),
-        )
-        for s in seeds
+        llm.chat([user(QUESTION)], SamplingParams(seed=s, max_tokens=8)) for s in seeds
     ]
     assert [one["tokens"] for one in found] == [one.tokens for one in expected]
 
@@ -225,9 +192,8 @@ def test_what_ended_an_answer_is_told_apart(here):
     cut = here(*words, "--stop", "\x00", "--stop", stop, "--json")
     assert json.loads(cut.stdout)["stop_reason"] == stop
     assert f"ended by stop string {stop!r}" in cut.stderr
-    assert (
-        "ended by length" in here("generate", "x", "--max-tokens", "1", *PLAIN).stderr
-    )
+    cut = here("generate", "x", "--max-tokens", "1", *PLAIN)
+    assert "ended by length" in cut.stderr
 
 
 @pytest.mark.parametrize("command", [("generate", "-"), ("chat",)])
@@ -261,7 +227,7 @@ def test_ctrl_c_keeps_what_is_written(shell, llm):
     process.send_signal(signal.SIGINT)
     rest, err = shell.rest(process)
     params = SamplingParams(temperature=0, max_tokens=900)
-    whole = llm.chat([{"role": "user", "content": QUESTION}], params).text
+    whole = llm.chat([user(QUESTION)], params).text
     assert process.returncode == 130
     text = unstyled(first + rest)
     assert whole.startswith(text.removesuffix("\n"))
@@ -300,10 +266,8 @@ def test_quiet_keeps_the_text(here, unbarred, words):
     asked = (*"generate -t 0 --seed 1 --max-tokens 3".split(), *PLAIN, "Hello", *words)
     found, quiet = (here(*asked, *more, FORCE_COLOR="1") for more in ((), ("--quiet",)))
     assert quiet.returncode == 0
-    assert (
-        unstyled(quiet.stdout).partition('"rounds"')[0]
-        == unstyled(found.stdout).partition('"rounds"')[0]
-    )
+    texts = [unstyled(one.stdout).partition('"rounds"')[0] for one in (quiet, found)]
+    assert texts[0] == texts[1]
     assert quiet.stderr == ""
     assert "tok/s" in unstyled(found.stderr)
     assert "tok/s" in unstyled(here(*asked).stderr), "the next command is not quiet"
@@ -336,21 +300,16 @@ def test_a_terminal_shows_how_much_of_a_long_prompt_is_read(here, tmp_path):
 
 def test_an_encoder_decoder_writes_after_its_source(here, tmp_path):
     folder = tiny_seq2seq.saved("pegasus", tmp_path / "pegasus")
-    words = (
-        "--model",
-        str(folder),
-        *"--dtype float32 --max-tokens 20 --seed 1".split(),
-    )
-    found = json.loads(
-        here("generate", "A text.", *words, "--json", "--no-stats").stdout
-    )
-    expected = foreword.LLM(folder, dtype="float32").generate(
-        "A text.", SamplingParams(max_tokens=20, seed=1)
-    )[0]
-    assert (found["text"], found["tokens"]) == (expected.text, expected.tokens)
-    refused = here("generate", "A text.", *words, "--chat")
-    assert refused.returncode == 2
-    assert "has no chat template" in refused.stderr
-    refused = here("generate", "A text.", *words, "--language", "fr")
-    assert refused.returncode == 2
-    assert "cannot answer in language='fr'" in refused.stderr
+    words = f"--model {folder} --dtype float32 --max-tokens 20 --seed 1".split()
+    found = here("generate", "A text.", *words, "--json", "--no-stats")
+    answer, params = json.loads(found.stdout), SamplingParams(max_tokens=20, seed=1)
+    llm = foreword.LLM(folder, dtype="float32")
+    (expected,) = llm.generate("A text.", params)
+    assert (answer["text"], answer["tokens"]) == (expected.text, expected.tokens)
+    for option, said in (
+        ("--chat", "has no chat template"),
+        ("--language fr", "cannot answer in language='fr'"),
+    ):
+        refused = here("generate", "A text.", *words, *option.split())
+        assert refused.returncode == 2
+        assert said in refused.stderr

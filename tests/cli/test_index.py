@@ -12,17 +12,13 @@ from threading import Thread, main_thread
 
 import pytest
 
+from asking import assistant, user
 from foreword import bundled
 from foreword.cli.common.progress import LineProgress
 from foreword.draft.lookup.datastore import Datastore
 from foreword.model import load_tokenizer
 
-CHAT = {
-    "messages": [
-        {"role": "user", "content": "Say hello."},
-        {"role": "assistant", "content": "Hello, world."},
-    ]
-}
+CHAT = {"messages": [user("Say hello."), assistant("Hello, world.")]}
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +60,8 @@ def test_files_of_every_kind_are_read(here, tokenizer):
     assert found.returncode == 0, found.stderr
     chat = tokenizer.apply_chat_template(CHAT["messages"], tokenize=False)
     store = Datastore(here.folder / "store", tokenizer)
-    wanted = [
-        chat,
-        "A plain record.",
-        chat,
-        chat,
-        "x = 1\ny = 2\n",
-        "Packed über alles.",
-    ]
+    plain, code, packed = "A plain record.", "x = 1\ny = 2\n", "Packed über alles."
+    wanted = [chat, plain, chat, chat, code, packed]
     assert texts(store, tokenizer) == wanted
     assert store.meta.sources == {
         "records.jsonl": 4,
@@ -80,15 +70,10 @@ def test_files_of_every_kind_are_read(here, tokenizer):
     }
     said = json.loads(found.stdout)
     assert said["datastore"] == "store"
-    assert (said["texts"], said["files"], said["skipped"], said["tokens"]) == (
-        6,
-        3,
-        1,
-        store.meta.tokens,
-    )
-    assert said["bytes"] == sum(
-        path.stat().st_size for path in (here.folder / "store").iterdir()
-    )
+    assert (said["texts"], said["files"], said["skipped"]) == (6, 3, 1)
+    assert said["tokens"] == store.meta.tokens
+    written = (here.folder / "store").iterdir()
+    assert said["bytes"] == sum(path.stat().st_size for path in written)
     assert "picture.png: it is not text" in found.stderr
 
 
@@ -102,13 +87,10 @@ def test_what_it_built_is_said_in_words_too(here):
 
 def test_bars_are_for_people_at_a_terminal(here):
     (here.folder / "words.txt").write_text("some words to look up")
-    assert (
-        "sorting" in here("index", "words.txt", "-o", "store", FORCE_COLOR="1").stderr
-    )
-    assert (
-        here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1").stderr
-        == ""
-    )
+    shown = here("index", "words.txt", "-o", "store", FORCE_COLOR="1")
+    assert "sorting" in shown.stderr
+    facts = here("index", "words.txt", "-o", "other", "--json", FORCE_COLOR="1")
+    assert facts.stderr == ""
 
 
 def test_a_line_that_counts_moves_the_bar(capsys, monkeypatch):
@@ -129,15 +111,14 @@ def test_long_files_are_cut_at_the_ends_of_lines(tmp_path):
     from foreword.cli.index import PIECE, Corpus
 
     line = "0123456789" * 7 + "\n"
-    (tmp_path / "long.txt").write_text(
-        line * (2 * PIECE // len(line)), encoding="utf-8"
-    )
+    long = tmp_path / "long.txt"
+    long.write_text(line * (2 * PIECE // len(line)), encoding="utf-8")
     counts: list[int] = []
-    pieces = [text for _, text in Corpus([tmp_path / "long.txt"], None, counts.append)]
+    pieces = [text for _, text in Corpus([long], None, counts.append)]
     assert len(pieces) == 2
     assert all(piece.endswith("\n") for piece in pieces)
-    assert "".join(pieces) == (tmp_path / "long.txt").read_text()
-    assert sum(counts) == (tmp_path / "long.txt").stat().st_size
+    assert "".join(pieces) == long.read_text()
+    assert sum(counts) == long.stat().st_size
 
 
 def test_without_a_template_prompt_and_completion_join(tmp_path):
@@ -146,9 +127,8 @@ def test_without_a_template_prompt_and_completion_join(tmp_path):
 
     file = tmp_path / "records.jsonl"
     file.write_text(lines({"prompt": "Once upon", "completion": " a time"}))
-    assert [text for _, text in Corpus([file], None, lambda read: None)] == [
-        "Once upon a time"
-    ]
+    found = [text for _, text in Corpus([file], None, lambda read: None)]
+    assert found == ["Once upon a time"]
     file.write_text(lines(CHAT))
     with pytest.raises(InvalidRequest, match="it is a chat, and the model has no"):
         list(Corpus([file], None, lambda read: None))
@@ -164,7 +144,7 @@ def test_without_a_template_prompt_and_completion_join(tmp_path):
         ("packed.gz", b"not packed", "cannot read packed.gz: it is not UTF-8 text"),
         (
             "bad.jsonl",
-            b'{"text": "fine"}\n{"text": \n',
+            b'{"text": "a"}\n{"text": \n',
             "bad.jsonl, line 2: it is not JSON",
         ),
         ("odd.jsonl", b'{"colour": "blue"}\n', "odd.jsonl, line 1: unknown fields"),
@@ -180,9 +160,8 @@ def test_what_cannot_be_read_is_said_and_nothing_is_left(here, name, content, wo
     assert words in found.stderr
     assert found.stdout == ""
     assert "Traceback" not in found.stderr
-    assert [path.name for path in here.folder.iterdir()] == (
-        [name] if content is not None else []
-    )
+    left = [path.name for path in here.folder.iterdir()]
+    assert left == ([name] if content is not None else [])
 
 
 def test_an_empty_folder_has_no_files(here):

@@ -18,11 +18,8 @@ def test_demo_shows_the_answers_and_draws_them(here, monkeypatch):
     found = here("demo", "--quick", "--svg", "demo.svg", "--html", "demo.html")
     assert found.returncode == 0, found.stderr
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
-    assert rows[:3] == [
-        ("plain", "yes"),
-        (DEFAULT_METHOD, "yes"),
-        (DEFAULT_WITH_DRAFT, "yes"),
-    ]
+    names = ("plain", DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
+    assert rows[:3] == [(name, "yes") for name in names]
     assert rows[3][0] == "transformers.generate"
     assert found.stdout.count('{"name": "SearchOnewayFlight"') == 3
     drawn = "".join(ElementTree.parse(here.folder / "demo.svg").getroot().itertext())
@@ -32,44 +29,31 @@ def test_demo_shows_the_answers_and_draws_them(here, monkeypatch):
     assert page.count('"method": "lm"') == page.count('"method": "none"') == 2
 
 
+FEW = "--limit-prompts 1 --max-tokens 4 --temperature 0".split()
+
+
 def test_bench_writes_what_it_measured(here):
-    words = tuple(
-        (
-            "--limit-prompts 1 --max-tokens 4 --temperature 0 --method ngram --json -"
-        ).split()
-    )
+    words = (*FEW, *"--method ngram --json -".split())
     found = here("bench", *words, "--budget", "heuristic")
     report = json.loads(found.stdout)
-    assert [row["name"] for row in report["rows"]] == [
-        "plain",
-        "ngram",
-        "transformers.generate",
-    ]
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["plain", "ngram", "transformers.generate"]
     assert report["settings"]["budget"] == "heuristic"
     assert report["settings"]["max_tokens"] == 4
 
 
 def test_bench_names_exclusions_and_takes_sources(here, tmp_path):
-    few = tuple(
-        "--limit-prompts 1 --max-tokens 4 --temperature 0 --method retrieval".split()
-    )
+    few = (*FEW, "--method", "retrieval")
     found = here("bench", *few)
-    assert "left out: retrieval (it needs a datastore, and none was given" in " ".join(
-        found.stdout.split()
-    )
+    said = " ".join(found.stdout.split())
+    assert "left out: retrieval (it needs a datastore, and none was given" in said
     (tmp_path / "texts.txt").write_text("The capital of France is Paris. " * 9)
     made = here("index", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "store"))
     assert made.returncode == 0, made.stderr
-    report = json.loads(
-        here(
-            "bench", *few, "--source", f"retrieval={tmp_path / 'store'}", "--json", "-"
-        ).stdout
-    )
-    assert [row["name"] for row in report["rows"]] == [
-        "plain",
-        "retrieval",
-        "transformers.generate",
-    ]
+    source = ("--source", f"retrieval={tmp_path / 'store'}")
+    report = json.loads(here("bench", *few, *source, "--json", "-").stdout)
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["plain", "retrieval", "transformers.generate"]
     assert report["exclusions"] == {}
     wrong = here("bench", *few, "--source", "ngram=here")
     assert wrong.returncode == 2
@@ -77,15 +61,10 @@ def test_bench_names_exclusions_and_takes_sources(here, tmp_path):
 
 
 def test_bench_shows_where_a_round_goes(here):
-    words = tuple(
-        "--limit-prompts 1 --max-tokens 4 --temperature 0 --method none --where".split()
-    )
-    found = here("bench", *words)
+    found = here("bench", *FEW, "--method", "none", "--where")
     assert found.returncode == 0, found.stderr
-    assert re.search(
-        r"propose +score +verify +commit +between +target¹ +draft¹ +outside¹",
-        found.stdout,
-    )
+    steps = "propose score verify commit between target¹ draft¹ outside¹".split()
+    assert re.search(" +".join(steps), found.stdout)
 
 
 def test_bench_compares_forwards_with_the_memory(here, monkeypatch):
@@ -109,10 +88,8 @@ def test_output_file_is_checked_before_measuring(here, monkeypatch, words):
     (here.folder / "file").write_text("words")
     found = here(*words, "file/new")
     assert (found.returncode, found.stdout) == (2, "")
-    assert (
-        found.stderr
-        == "error: cannot write file/new: choose a path in an existing, writable folder\n"
-    )
+    reason = "choose a path in an existing, writable folder"
+    assert found.stderr == f"error: cannot write file/new: {reason}\n"
 
 
 @pytest.mark.parametrize("kind", [(), ("limit",), ("batch", "1")], ids=str)

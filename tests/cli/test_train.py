@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import starter
+from asking import assistant, user
 from foreword.train.registry import EagleOptions
 from running import sayings, shelf, tokenizer
 from waiting import line_with
@@ -19,28 +20,17 @@ SMALL = "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --
 @pytest.fixture
 def data(shell) -> Path:
     path = shell.folder / "data.jsonl"
-    chats = [
-        [
-            {"role": "user", "content": f"Say {number} twice."},
-            {"role": "assistant", "content": f"{number} {number}"},
-        ]
-        for number in range(12)
-    ]
-    path.write_text(
-        "".join(
-            json.dumps({"messages": chat, "source": "sums"}) + "\n" for chat in chats
-        )
-    )
+    lines = []
+    for number in range(12):
+        chat = [user(f"Say {number} twice."), assistant(f"{number} {number}")]
+        lines.append(json.dumps({"messages": chat, "source": "sums"}) + "\n")
+    path.write_text("".join(lines))
     return path
 
 
 @pytest.mark.slow
 def test_a_draft_is_trained_interrupted_and_finished(shell, data):
-    words = [
-        *"train lm --data data.jsonl --out draft --steps 60".split(),
-        *SMALL,
-        "--json",
-    ]
+    words = "train lm --data data.jsonl --out draft --steps 60 --json".split() + SMALL
     process = shell.start(*words)
     line_with("step 5:", process)
     process.send_signal(signal.SIGINT)
@@ -55,10 +45,8 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
     report = json.loads(found.stdout)
     assert report["settings"]["steps"] == 60
     assert {figure["domain"] for figure in report["metrics"]} == {"all", "sums"}
-    rows = [
-        json.loads(line)
-        for line in (shell.folder / "draft" / "log.jsonl").read_text().splitlines()
-    ]
+    log = (shell.folder / "draft" / "log.jsonl").read_text()
+    rows = [json.loads(line) for line in log.splitlines()]
     assert [row["step"] for row in rows] == list(range(61))
     assert "held out: loss" in found.stderr
     assert "the others take about" in found.stderr
@@ -66,9 +54,8 @@ def test_a_draft_is_trained_interrupted_and_finished(shell, data):
 
 @pytest.mark.slow
 def test_answers_are_regenerated_and_kept(shell, data):
-    words = (
-        "data regenerate --data data.jsonl --out out.jsonl --max-tokens 4 --json"
-    ).split()
+    words = "data regenerate --data data.jsonl --out out.jsonl --max-tokens 4 --json"
+    words = words.split()
     found = shell(*words, "--limit", "5", "--batch", "2")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["records"] == 5
@@ -83,21 +70,15 @@ def test_answers_are_regenerated_and_kept(shell, data):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (
-            ("train", "lm", "--data", "nothing.jsonl", "--out", "x"),
-            "no such file exists",
-        ),
-        (
-            ("train", "lm", "--data", "data.jsonl", "--out", "x", "--loss", "tvv"),
-            "mean 'tv'",
-        ),
-        (("train", "lm", "--data", "data.jsonl", "--out", "x", "--lr", "0"), "above 0"),
-        (("data", "regenerate", "--data", "bad.jsonl", "--out", "x"), ":2: not JSON"),
+        ("train lm --data nothing.jsonl --out x", "no such file exists"),
+        ("train lm --data data.jsonl --out x --loss tvv", "mean 'tv'"),
+        ("train lm --data data.jsonl --out x --lr 0", "above 0"),
+        ("data regenerate --data bad.jsonl --out x", ":2: not JSON"),
     ],
 )
 def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):
     (here.folder / "bad.jsonl").write_text(data.read_text().splitlines()[0] + "\n{\n")
-    found = here(*words)
+    found = here(*words.split())
     assert found.returncode == 2
     assert says in " ".join(found.stderr.split())
     assert "Traceback" not in found.stderr
@@ -107,22 +88,10 @@ def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):
 def test_estimates_are_trained_and_then_used(here, unbarred, tmp_path):
     data = tmp_path / "answers.jsonl"
     texts = [tokenizer().decode(list(text)) for text in sayings()]
-    data.write_text(
-        "".join(
-            json.dumps({"text": f"{number} {text}"}) + "\n"
-            for number, text in enumerate(texts * 4)
-        )
-    )
-    asked = (
-        "train",
-        "acceptance",
-        "--data",
-        str(data),
-        "--tokens",
-        "1000",
-        "--length",
-        "64",
-    )
+    records = [{"text": f"{number} {text}"} for number, text in enumerate(texts * 4)]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    asked = ("train", "acceptance", "--data", str(data))
+    asked += ("--tokens", "1000", "--length", "64")
     ran = here(*asked, "--out", str(tmp_path / "odds"))
     assert ran.returncode == 0, ran.stderr
     assert "calibration error" in ran.stdout
@@ -131,14 +100,8 @@ def test_estimates_are_trained_and_then_used(here, unbarred, tmp_path):
     assert quiet.stderr == ""
     facts = json.loads(quiet.stdout)
     assert set(facts["held_out"]) == {"0", "0.3", "0.5", "0.7", "1", "1.3"}
-    said = here(
-        "generate",
-        "Once upon a time",
-        "--budget",
-        f"acceptance:{tmp_path / 'odds'}",
-        "--max-tokens",
-        "8",
-    )
+    budget = ("--budget", f"acceptance:{tmp_path / 'odds'}")
+    said = here("generate", "Once upon a time", *budget, "--max-tokens", "8")
     assert said.returncode == 0, said.stderr
     assert here(*asked, "--out", str(tmp_path / "odds")).returncode == 2
 
@@ -156,14 +119,9 @@ def test_the_command_says_how_to_start_the_engine(here, tmp_path):
     ran = exported(here, "vllm", out)
     assert ran.returncode == 0, ran.stderr
     assert "all that vllm needs" in ran.stderr
-    config = json.loads(
-        ran.stdout.partition("--speculative-config ")[2].strip().strip("'")
-    )
-    assert config == {
-        "method": "eagle3",
-        "model": str(out),
-        "num_speculative_tokens": 5,
-    }
+    config = ran.stdout.partition("--speculative-config ")[2].strip().strip("'")
+    wanted = dict(method="eagle3", model=str(out), num_speculative_tokens=5)
+    assert json.loads(config) == wanted
     again = exported(here, "vllm", out)
     assert again.returncode == 2
     assert "exists already" in again.stderr

@@ -104,6 +104,32 @@ RIGHT = dict(input_ids=torch.tensor([[4, 5, 6, 0]]))
 RIGHT["attention_mask"] = torch.tensor([[1, 1, 1, 0]])
 PADDED = "padded on the right"
 ONE, MARK = torch.tensor([[3]]), hf.WatermarkingConfig()
+PLACES, LONGER = torch.arange(11)[None], torch.ones(1, 15)
+NO_TYPES = torch.zeros(1, 11)
+
+
+def counting():
+    return dict(logits_processor=[Counting()])
+
+
+def counted():
+    return dict(stopping_criteria=[Counted()])
+
+
+def in_thirds():
+    return dict(stopping_criteria=[Thirds()])
+
+
+def streaming():
+    return dict(streamer=CollectedStream())
+
+
+def empty_cache():
+    return dict(past_key_values=hf.DynamicCache())
+
+
+def unmasked(inputs):
+    return dict(input_ids=inputs["input_ids"])
 
 
 HANDED = {
@@ -116,40 +142,18 @@ HANDED = {
     "watermark": handed("watermark", watermarking_config=MARK, do_sample=True),
     "healing": handed("token_healing", token_healing=True),
     "synced": handed("synced_gpus", synced_gpus=True),
-    "state": handed(
-        "Counting", lambda: dict(logits_processor=[Counting()]), do_sample=True
-    ),
-    "state, two rows": handed(
-        "Counting", lambda: dict(logits_processor=[Counting()]), BOTH
-    ),
-    "criterion, two rows": handed(
-        "Counted", lambda: dict(stopping_criteria=[Counted()]), BOTH, eos_token_id=7
-    ),
-    "no end, two rows": handed(
-        "continue until all", lambda: dict(stopping_criteria=[Thirds()]), BOTH
-    ),
-    "streamer, two rows": handed(
-        "streamer", lambda: dict(streamer=CollectedStream()), BOTH
-    ),
+    "state": handed("Counting", counting, do_sample=True),
+    "state, two rows": handed("Counting", counting, BOTH),
+    "criterion, two rows": handed("Counted", counted, BOTH, eos_token_id=7),
+    "no end, two rows": handed("continue until all", in_thirds, BOTH),
+    "streamer, two rows": handed("streamer", streaming, BOTH),
     "right": handed(PADDED, lambda: right(11, 6)),
     "right, one row": handed(PADDED, lambda: RIGHT),
-    "right, no mask": (
-        lambda: dict(input_ids=right(11, 6)["input_ids"]),
-        dict(pad_token_id=0),
-        PADDED,
-    ),
-    "positions": handed(
-        "position_ids", lambda: dict(position_ids=torch.arange(11)[None] * 2)
-    ),
-    "an empty cache": handed(
-        "past_key_values", lambda: dict(past_key_values=hf.DynamicCache())
-    ),
-    "a long mask": handed(
-        "its shape differs", lambda: dict(attention_mask=torch.ones(1, 15))
-    ),
-    "wrong type": handed(
-        "token_type_ids", lambda: dict(token_type_ids=torch.zeros(1, 11))
-    ),
+    "right, no mask": (lambda: unmasked(right(11, 6)), dict(pad_token_id=0), PADDED),
+    "positions": handed("position_ids", lambda: dict(position_ids=PLACES * 2)),
+    "an empty cache": handed("past_key_values", empty_cache),
+    "a long mask": handed("its shape differs", lambda: dict(attention_mask=LONGER)),
+    "wrong type": handed("token_type_ids", lambda: dict(token_type_ids=NO_TYPES)),
 }
 
 
@@ -211,6 +215,10 @@ def test_a_draft_model_is_left_out_where_it_cannot_help(model, small):
 # ---- what is served
 
 ONE_ROW, TWO_ROWS = partial(ids, 11), partial(ids, 11, 6)
+PAD_ENDS = dict(pad_token_id=0, eos_token_id=0)
+RENORMALIZED = dict(renormalize_logits=True, remove_invalid_values=True)
+OF_THE_ENCODER = dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2)
+TWELVE = hf.GenerationConfig(max_new_tokens=12)
 HOLES = torch.tensor([[1, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1]])
 
 
@@ -221,38 +229,23 @@ SERVED = {
     "no cache": (ONE_ROW, dict(use_cache=False)),
     "chunks": (ONE_ROW, dict(prefill_chunk_size=4)),
     "bias": (TWO_ROWS, dict(sequence_bias=[[[4], 9.0]])),
-    "renormalized": (
-        TWO_ROWS,
-        dict(renormalize_logits=True, remove_invalid_values=True),
-    ),
-    "encoder": (
-        TWO_ROWS,
-        dict(encoder_repetition_penalty=1.4, encoder_no_repeat_ngram_size=2),
-    ),
+    "renormalized": (TWO_ROWS, RENORMALIZED),
+    "encoder": (TWO_ROWS, OF_THE_ENCODER),
     "max_length": (ONE_ROW, dict(max_new_tokens=None, max_length=23)),
     "max_time": (ONE_ROW, dict(max_time=1000.0)),
     "not synced": (ONE_ROW, dict(synced_gpus=False, logits_to_keep=1, num_beams=1)),
-    "criterion": (lambda: ids(11) | {"stopping_criteria": [Counted()]}, {}),
-    "streamer": (lambda: ids(11) | {"streamer": CollectedStream()}, {}),
+    "criterion": (lambda: ids(11) | counted(), {}),
+    "streamer": (lambda: ids(11) | streaming(), {}),
     "prefix": (TWO_ROWS, dict(prefix_allowed_tokens_fn=few)),
-    "no mask": (lambda: dict(input_ids=ids(11)["input_ids"]), {}),
-    "no mask, padding": (
-        lambda: dict(input_ids=ids(11, 6)["input_ids"]),
-        dict(pad_token_id=0),
-    ),
-    "padding that ends": (
-        lambda: dict(input_ids=right(11, 6)["input_ids"]),
-        dict(pad_token_id=0, eos_token_id=0),
-    ),
+    "no mask": (lambda: unmasked(ids(11)), {}),
+    "no mask, padding": (lambda: unmasked(ids(11, 6)), dict(pad_token_id=0)),
+    "padding that ends": (lambda: unmasked(right(11, 6)), PAD_ENDS),
     "holes": (lambda: ids(11) | {"attention_mask": HOLES}, {}),
-    "positions": (lambda: ids(11) | {"position_ids": torch.arange(11)[None]}, {}),
+    "positions": (lambda: ids(11) | {"position_ids": PLACES}, {}),
     "int32": (lambda: dict(input_ids=ids(11)["input_ids"].int()), {}),
     "nothing": (dict, dict(bos_token_id=3, max_new_tokens=12)),
     "beyond the context": (partial(ids, 250), {}),
-    "a configuration": (
-        ONE_ROW,
-        dict(generation_config=hf.GenerationConfig(max_new_tokens=12)),
-    ),
+    "a configuration": (ONE_ROW, dict(generation_config=TWELVE)),
 }
 
 
@@ -291,10 +284,8 @@ class Says(hf.LogitsProcessor):
     "says", [lambda: foreword.pure(partial(thirds)), Says], ids=["pure", "attribute"]
 )
 def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
-    inputs = ids(11, 6) | {
-        "stopping_criteria": [foreword.pure(Thirds())],
-        "logits_processor": [says()],
-    }
+    inputs = ids(11, 6) | dict(stopping_criteria=[foreword.pure(Thirds())])
+    inputs["logits_processor"] = [says()]
     options = dict(**greedy(12), **OUTPUT, eos_token_id=7)
     want = model.generate(**inputs, **options)
     with foreword.enable():
@@ -304,9 +295,7 @@ def test_processor_that_says_it_is_pure_is_drafted(model, small, says):
 
 
 def test_object_that_takes_no_attributes_cannot_be_marked_pure():
-    with pytest.raises(
-        InvalidRequest, match="__call__ as pure: it takes no attributes"
-    ):
+    with pytest.raises(InvalidRequest, match="as pure: it takes no attributes"):
         foreword.pure(Says().__call__)
 
 
@@ -314,7 +303,7 @@ def test_object_that_takes_no_attributes_cannot_be_marked_pure():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"draft_model": 3}, ("'draft_model' must be a folder, a hub id or .*, got 3")),
+        ({"draft_model": 3}, "'draft_model' must be a folder, a hub id or .*, got 3"),
         ({"draft_model": ""}, "'draft_model' must be a folder"),
         ({"speculative_decoding": "yes"}, "'yes': it must be True or False"),
         ({"speculative_decoding": 1}, "cannot use speculative_decoding=1"),
@@ -396,12 +385,8 @@ def test_image_without_a_placeholder_goes_to_transformers():
 @pytest.mark.parametrize("decoder", [True, False])
 def test_bert_is_served_as_a_decoder_only(decoder):
     torch.manual_seed(1)
-    config = hf.BertConfig(
-        **sizes(32, 48, 2, layers=2, vocab_size=320),
-        is_decoder=decoder,
-        initializer_range=0.3,
-        pad_token_id=0,
-    )
+    named = sizes(32, 48, 2, layers=2, vocab_size=320, initializer_range=0.3)
+    config = hf.BertConfig(**named, is_decoder=decoder, pad_token_id=0)
     model = hf.BertLMHeadModel(config).eval()
     options = ids(9) | dict(**greedy(8), eos_token_id=None)
     want = model.generate(**options)
@@ -443,9 +428,7 @@ def test_a_draft_of_another_tokenizer_is_refused_without_both(shipped, size):
     other = hf.AutoModelForCausalLM.from_config(config)
     inputs = tokenizer("Once upon a time", return_tensors="pt")
     options = greedy(6)
-    with pytest.raises(
-        InvalidRequest, match=f"{size} tokens and the target 8192.*Give"
-    ):
+    with pytest.raises(InvalidRequest, match=f"{size} tokens and the target 8192"):
         target.generate(**inputs, **options, **OURS, drafter=other)
     want = target.generate(**inputs, **options)
     with (
@@ -467,12 +450,9 @@ def test_an_argument_that_is_nearly_one_is_named(model):
             model.generate(**ids(5), draftr=model, **OURS)
         with pytest.raises(ValueError, match="not used by the model"):
             model.generate(**ids(5), zebra=model)
+    mistaken = partial(foreword.generate, draftr=model)
     with pytest.raises(InvalidRequest, match=r"'draftr': .*Did you mean 'drafter'"):
-        model.generate(
-            **ids(5),
-            max_new_tokens=3,
-            custom_generate=partial(foreword.generate, draftr=model),
-        )
+        model.generate(**ids(5), max_new_tokens=3, custom_generate=mistaken)
 
 
 # ---- processors of the caller
@@ -495,10 +475,9 @@ def test_a_processor_that_returns_no_logits_is_named(model, rows, answer, says):
         def __call__(self, input_ids, scores):
             return answer(scores)
 
+    options = dict(OURS, max_new_tokens=4, logits_processor=[Mistaken()])
     with pytest.raises(InvalidRequest, match=f"logits processor Mistaken: .*{says}"):
-        model.generate(
-            **ids(*rows), max_new_tokens=4, **OURS, logits_processor=[Mistaken()]
-        )
+        model.generate(**ids(*rows), **options)
 
 
 def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
@@ -513,13 +492,9 @@ def test_a_configuration_that_changes_during_a_call_changes_nothing(model):
 
     processors = hf.LogitsProcessorList()
     criteria = hf.StoppingCriteriaList([hf.MaxLengthCriteria(23), Meddling()])
-    got = foreword.generate(
-        model,
-        ids(11)["input_ids"],
-        generation_config=prepared,
-        logits_processor=processors,
-        stopping_criteria=criteria,
-    )
+    given = dict(generation_config=prepared, logits_processor=processors)
+    given |= dict(stopping_criteria=criteria)
+    got = foreword.generate(model, ids(11)["input_ids"], **given)
     want = model.generate(**ids(11), generation_config=config)
     assert got.sequences.tolist() == want.sequences.tolist()
     assert len(got.scores) == 12

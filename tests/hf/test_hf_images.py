@@ -15,16 +15,14 @@ from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
 from generating import OURS, OUTPUT
 
-NAMES = [
-    name
-    for name in tiny_vision.FAMILIES
-    if name not in ("smolvlm", "mistral3", "pixtral", "lfm2-vl", "tied")
-]
+LEFT_OUT = ("smolvlm", "mistral3", "pixtral", "lfm2-vl", "tied")
+NAMES = [name for name in tiny_vision.FAMILIES if name not in LEFT_OUT]
 QUICK = ("qwen2.5-vl", "llava-onevision", "gemma4")
 """One that turns positions with images, one that cuts them, and one with windows; of
 each family tests/guarantees/test_images.py looks at another. Their drafts are
 accepted now and then, though a draft model reads no images.
 """
+ASKED = dict(speculative_decoding=True)
 OPTIONS = dict(do_sample=False, max_new_tokens=24, pad_token_id=0, **OUTPUT)
 
 
@@ -38,32 +36,27 @@ def read(name: str, chat: int = 3) -> dict[str, torch.Tensor]:
     """Return what the processor makes of a chat."""
     folder = tiny_vision.folder(name)
     processor = load_processor(folder, model(name).config, load_tokenizer(folder))
-    options = dict(
-        tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
-    )
+    options = dict(tokenize=True, return_dict=True, return_tensors="pt")
+    options |= dict(add_generation_prompt=True)
     template = processor.chat_template or processor.tokenizer.chat_template
-    return dict(
-        processor.apply_chat_template(
-            tiny_vision.chats()[chat], chat_template=template, **options
-        )
-    )
+    turns = tiny_vision.chats()[chat]
+    return dict(processor.apply_chat_template(turns, chat_template=template, **options))
 
 
 pytestmark = pytest.mark.usefixtures("four")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in NAMES
-    ],
-)
+EVERY = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in NAMES
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_callable_gives_the_text_of_generate(name, rounds):
     expected = model(name).generate(**read(name), **OPTIONS).sequences
-    found = model(name).generate(
-        **read(name), **OPTIONS, **OURS, drafter=model(name), nodes=4
-    )
+    drafting = dict(OURS, drafter=model(name), nodes=4)
+    found = model(name).generate(**read(name), **OPTIONS, **drafting)
     assert torch.equal(found.sequences, expected)
     assert found.stats[0].drafted > 0
     assert found.stats[0].accepted > 0 or name not in QUICK
@@ -74,9 +67,8 @@ def test_callable_gives_the_text_of_generate(name, rounds):
 def test_images_are_served_where_it_is_enabled(name, rounds):
     expected = model(name).generate(**read(name), **OPTIONS).sequences
     with foreword.enable():
-        found = model(name).generate(
-            **read(name), **OPTIONS, assistant_model=model(name)
-        )
+        options = dict(OPTIONS, assistant_model=model(name))
+        found = model(name).generate(**read(name), **options)
     assert torch.equal(found.sequences, expected)
     assert found.stats[0].accepted > 0
     assert rounds[0].images is not None
@@ -84,20 +76,15 @@ def test_images_are_served_where_it_is_enabled(name, rounds):
     own = model(name).generate(**other, **OPTIONS).sequences
     assert not torch.equal(own, expected)
     with foreword.enable():
-        assert torch.equal(
-            model(name)
-            .generate(**other, **OPTIONS, speculative_decoding=True)
-            .sequences,
-            own,
-        )
+        found = model(name).generate(**other, **OPTIONS, **ASKED)
+    assert torch.equal(found.sequences, own)
 
 
 def test_sampled_text_is_that_without_drafts():
     options = OPTIONS | dict(do_sample=True, **OURS, seed=5)
     plain = model("qwen2-vl").generate(**read("qwen2-vl"), **options, method="none")
-    found = model("qwen2-vl").generate(
-        **read("qwen2-vl"), **options, drafter=model("qwen2-vl"), nodes=4
-    )
+    options |= dict(drafter=model("qwen2-vl"), nodes=4)
+    found = model("qwen2-vl").generate(**read("qwen2-vl"), **options)
     assert torch.equal(found.sequences, plain.sequences)
     assert found.stats[0].accepted > 0
 
@@ -110,13 +97,9 @@ def test_drafts_are_accepted_and_change_no_token_in_c():
     found = whole.generate(**read("qwen2-vl"), **options, drafter=small, nodes=8)
     assert torch.equal(found.sequences, plain.sequences)
     assert found.stats[0].accepted > 0
-    weights = zip(
-        whole.parameters(),
-        tiny_vision.build("qwen2-vl").bfloat16().parameters(),
-        strict=True,
-    )
+    again = tiny_vision.build("qwen2-vl").bfloat16()
     # given back as they were
-    assert all(torch.equal(ours, own) for ours, own in weights)
+    assert all(map(torch.equal, whole.parameters(), again.parameters()))
 
 
 def test_images_of_several_rows_are_left_to_transformers():
@@ -126,12 +109,8 @@ def test_images_of_several_rows_are_left_to_transformers():
         foreword.enable(),
         pytest.warns(UserWarning, match="images are read for one row, and there"),
     ):
-        assert torch.equal(
-            model("llava")
-            .generate(**twice, **OPTIONS, speculative_decoding=True)
-            .sequences,
-            expected,
-        )
+        found = model("llava").generate(**twice, **OPTIONS, **ASKED)
+    assert torch.equal(found.sequences, expected)
     with pytest.raises(InvalidRequest, match="read for one row, and there are 2"):
         model("llava").generate(**twice, **OPTIONS, **OURS)
 
@@ -146,7 +125,5 @@ def test_scores_that_deviate_leave_images_to_transformers(monkeypatch):
         foreword.enable(),
         pytest.warns(UserWarning, match="scores after an image deviate"),
     ):
-        found = model("llava").generate(
-            **read("llava"), **OPTIONS, speculative_decoding=True
-        )
+        found = model("llava").generate(**read("llava"), **OPTIONS, **ASKED)
     assert torch.equal(found.sequences, expected)

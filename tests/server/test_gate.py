@@ -4,6 +4,7 @@ and beside it.
 
 import json
 import socket
+from functools import partial
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +15,7 @@ from foreword import InvalidRequest
 from foreword.chats.sanitize import MARK
 from foreword.server.settings import Settings, hashed
 
+CHAT = "/v1/chat/completions"
 ASK = {"messages": [user("Define the word gasolene.")], "max_tokens": 4}
 
 
@@ -26,18 +28,14 @@ def test_a_key_is_needed_where_keys_are_set(serving):
             ({"authorization": "Bearer secret"}, 200),
             ({"x-api-key": "other"}, 200),
         ):
-            response = server.http.post(
-                "/v1/chat/completions", json=ASK, headers=headers
-            )
+            response = server.http.post(CHAT, json=ASK, headers=headers)
             assert response.status_code == status, headers
         assert server.http.get("/v1/models").status_code == 401
         refused = server.http.post("/v1/messages", json=ASK)
         assert refused.json()["error"]["type"] == "authentication_error"
         assert refused.json()["type"] == "error"
-        assert [
-            server.http.get(path).status_code
-            for path in ("/", "/page/main.js", "/health", "/ready", "/version")
-        ] == [200] * 5
+        for path in ("/", "/page/main.js", "/health", "/ready", "/version"):
+            assert server.http.get(path).status_code == 200
 
 
 def test_beyond_loopback_a_key_is_needed_from_the_start():
@@ -49,51 +47,33 @@ def test_beyond_loopback_a_key_is_needed_from_the_start():
 
 
 def test_other_host_names_are_refused_on_loopback(server, serving):
-    refused = server.http.post(
-        "/v1/chat/completions", json=ASK, headers={"host": "evil.example"}
-    )
+    refused = server.http.post(CHAT, json=ASK, headers={"host": "evil.example"})
     assert refused.status_code == 403
     with serving(hosts=("tunnel.example",)) as other:
-        allowed = other.http.post(
-            "/v1/chat/completions", json=ASK, headers={"host": "tunnel.example"}
-        )
+        allowed = other.http.post(CHAT, json=ASK, headers={"host": "tunnel.example"})
         assert allowed.status_code == 200
 
 
 def test_a_page_of_another_origin_gets_no_permission(server, serving):
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-    assert (
-        "access-control-allow-origin"
-        not in server.http.options("/v1/chat/completions", headers=asked).headers
-    )
-    plain = server.http.post(
-        "/v1/chat/completions",
-        content='{"messages":[]}',
-        headers={"content-type": "text/plain"},
-    )
+    refused = server.http.options(CHAT, headers=asked)
+    assert "access-control-allow-origin" not in refused.headers
+    headers = {"content-type": "text/plain"}
+    plain = server.http.post(CHAT, content='{"messages":[]}', headers=headers)
     assert plain.status_code == 400
     with serving(origins=("https://good.example",)) as other:
-        good = other.http.options(
-            "/v1/chat/completions", headers={**asked, "origin": "https://good.example"}
-        )
+        asked["origin"] = "https://good.example"
+        good = other.http.options(CHAT, headers=asked)
         assert good.headers["access-control-allow-origin"] == "https://good.example"
 
 
 def test_a_rate_is_kept_for_each_key(serving):
     with serving(keys=hashed(["a", "b"]), rate=2) as server:
-        codes = {
-            key: [
-                server.http.post(
-                    "/tokenize", json={"prompt": "x"}, headers={"x-api-key": key}
-                ).status_code
-                for _ in range(3)
-            ]
-            for key in ("a", "b")
-        }
-        assert codes == {"a": [200, 200, 429], "b": [200, 200, 429]}
-        refused = server.http.post(
-            "/tokenize", json={"prompt": "x"}, headers={"x-api-key": "a"}
-        )
+        ask = partial(server.http.post, "/tokenize", json={"prompt": "x"})
+        for key in ("a", "b"):
+            codes = [ask(headers={"x-api-key": key}).status_code for _ in range(3)]
+            assert codes == [200, 200, 429]
+        refused = ask(headers={"x-api-key": "a"})
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
 
@@ -101,24 +81,18 @@ def test_a_rate_is_kept_for_each_key(serving):
 def test_a_full_queue_is_429(serving):
     with serving(queue=2) as server:
         with server.service.limits.place("", 2):
-            refused = server.http.post("/v1/chat/completions", json=ASK)
+            refused = server.http.post(CHAT, json=ASK)
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["code"] == "overloaded"
-        assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
-        assert (
-            server.http.post("/v1/chat/completions", json={**ASK, "n": 3}).status_code
-            == 400
-        )
+        assert server.http.post(CHAT, json=ASK).status_code == 200
+        assert server.http.post(CHAT, json={**ASK, "n": 3}).status_code == 400
 
 
 def test_answers_of_one_key_are_limited(serving):
     with serving(concurrent=2) as server, server.service.limits.place("", 1):
-        assert (
-            server.http.post("/v1/chat/completions", json={**ASK, "n": 2}).status_code
-            == 429
-        )
-        assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
+        assert server.http.post(CHAT, json={**ASK, "n": 2}).status_code == 429
+        assert server.http.post(CHAT, json=ASK).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -126,13 +100,7 @@ def test_a_client_that_leaves_frees_its_places(serving, stream):
     """It leaves long before the end: the answer's places are free, and its sequences
     are aborted.
     """
-    body = {
-        "prompt": "The",
-        "max_tokens": 1000,
-        "n": 8,
-        "stream": stream,
-        "ignore_eos": True,
-    }
+    body = dict(prompt="The", max_tokens=1000, n=8, stream=stream, ignore_eos=True)
     content = json.dumps(body).encode()
     with serving() as server:
         limits, engine = server.service.limits, server.service.llm.engine
@@ -155,24 +123,22 @@ def test_a_client_that_leaves_frees_its_places(serving, stream):
             'vllm:request_success_total{engine="0",finished_reason="abort",'
             'model_name="foreword-family"} 8.0' in text
         )
-        assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
+        assert server.http.post(CHAT, json=ASK).status_code == 200
 
 
 def test_a_large_body_is_413(serving):
     with serving(body=2000) as server:
         long = {"messages": [user("x" * 4000)]}
-        response = server.http.post("/v1/chat/completions", json=long)
+        response = server.http.post(CHAT, json=long)
         assert response.status_code == 413
         assert response.json()["error"]["type"] == "invalid_request_error"
         pieces = (b'{"messages": "', *(b"x" * 500 for _ in range(9)), b'"}')
         headers = {"content-type": "application/json"}
         assert (
-            server.http.post(
-                "/v1/chat/completions", content=iter(pieces), headers=headers
-            ).status_code
+            server.http.post(CHAT, content=iter(pieces), headers=headers).status_code
             == 413
         )
-        assert server.http.post("/v1/chat/completions", json=ASK).status_code == 200
+        assert server.http.post(CHAT, json=ASK).status_code == 200
 
 
 def test_request_ids_are_taken_over_or_made(server):
@@ -199,9 +165,7 @@ def test_request_ids_are_taken_over_or_made(server):
 )
 def test_a_body_that_cannot_be_read_is_400(server, content, named):
     response = server.http.post(
-        "/v1/chat/completions",
-        content=content,
-        headers={"content-type": "application/json"},
+        CHAT, content=content, headers={"content-type": "application/json"}
     )
     assert response.status_code == 400
     assert named in response.json()["error"]["message"]
@@ -210,16 +174,14 @@ def test_a_body_that_cannot_be_read_is_400(server, content, named):
 def test_unknown_paths_and_methods_have_the_shape_of_errors(server):
     assert server.http.get("/v1/nothing").status_code == 404
     assert "no such path" in server.http.get("/v1/nothing").json()["error"]["message"]
-    assert server.http.get("/v1/chat/completions").status_code == 405
+    assert server.http.get(CHAT).status_code == 405
 
 
 def test_tokens_go_and_come_back(server):
     tokens = server.post("/tokenize", prompt="The river rose.", return_token_strs=True)
     assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
-    assert (
-        server.post("/detokenize", tokens=tokens["tokens"])["prompt"]
-        == "The river rose."
-    )
+    text = server.post("/detokenize", tokens=tokens["tokens"])["prompt"]
+    assert text == "The river rose."
     chat = server.post("/tokenize", messages=ASK["messages"])
     assert chat["tokens"] == server.service.llm.render(ASK["messages"])
     assert server.http.post("/detokenize", json={"tokens": [10**6]}).status_code == 400
@@ -236,7 +198,7 @@ def test_control_tokens_of_clients_are_plain_text_with_sanitize(server, serving)
     given = server.post("/tokenize", messages=messages)["tokens"]
     with serving(sanitize=True) as clean:
         found = clean.post("/tokenize", messages=messages)["tokens"]
-        asked = clean.post("/v1/chat/completions", messages=messages, max_tokens=1)
+        asked = clean.post(CHAT, messages=messages, max_tokens=1)
         same = clean.post("/tokenize", messages=ASK["messages"])
     token = server.service.tokenizer.eos_token_id
     assert given.count(token) - found.count(token) == 1
@@ -246,37 +208,22 @@ def test_control_tokens_of_clients_are_plain_text_with_sanitize(server, serving)
 
 def test_metrics_count_what_was_generated(serving):
     with serving() as server:
-        whole = server.post(
-            "/v1/chat/completions",
-            messages=owned.CHAT,
-            max_tokens=40,
-            temperature=0,
-            speculative={"nodes": 4},
-        )
-        server.post("/v1/chat/completions", **ASK, model="foreword-family:none")
+        ask = dict(messages=owned.CHAT, max_tokens=40, temperature=0)
+        whole = server.post(CHAT, **ask, speculative={"nodes": 4})
+        server.post(CHAT, **ASK, model="foreword-family:none")
         text = server.http.get("/metrics").text
-    values = dict(
-        line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
-    )
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    values = dict(line.rsplit(" ", 1) for line in lines)
 
     def value(name: str, **labels: str) -> float:
-        everywhere = {"engine": "0", "model_name": "foreword-family"}
-        written = ",".join(
-            f'{key}="{one}"' for key, one in sorted({**everywhere, **labels}.items())
-        )
-        return float(values[f"{name}{{{written}}}"])
+        labels |= {"engine": "0", "model_name": "foreword-family"}
+        written = [f'{key}="{one}"' for key, one in sorted(labels.items())]
+        return float(values[f"{name}{{{','.join(written)}}}"])
 
     counts = whole["metrics"]["speculative_decoding"]
-    assert (
-        value("vllm:spec_decode_num_draft_tokens_total", method="lm")
-        == counts["num_draft_tokens"]
-        > 0
-    )
-    assert (
-        value("vllm:spec_decode_num_accepted_tokens_total", method="lm")
-        == counts["num_accepted_draft_tokens"]
-        > 0
-    )
+    for kind, count in (("draft", "draft"), ("accepted", "accepted_draft")):
+        total = value(f"vllm:spec_decode_num_{kind}_tokens_total", method="lm")
+        assert total == counts[f"num_{count}_tokens"] > 0
     assert value("foreword:answers_without_drafts_total", reason="method") == 1
     assert value("vllm:num_requests_running") == value("vllm:num_requests_waiting") == 0
     assert value("vllm:time_to_first_token_seconds_count") == 2

@@ -136,12 +136,8 @@ def left(server: Running) -> float:
 def test_work_is_dropped_when_its_client_leaves(server, held):
     held(LONG)
     before = left(server)
-    large = json.dumps(ASK | {"metadata": {"x": "x" * LONG}}).encode()
-    place = server.http.base_url
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: {place.host}:{place.port}\r\n"
-    head += "content-type: application/json\r\n"
-    with socket.create_connection((place.host, place.port)) as other:
-        other.sendall(f"{head}content-length: {len(large)}\r\n\r\n".encode() + large)
+    large = ASK | {"metadata": {"x": "x" * LONG}}
+    with connected(server, request(CHAT, large)):
         waiting = server.service.texts._threads[True]._work_queue
         while waiting.empty():
             pass  # it leaves once its text waits behind the one that is held
@@ -202,11 +198,8 @@ def test_tenants_take_turns(llm):
     texts, order = Texts(lambda: Requests(llm.target, llm.tokenizer)), list[str]()
 
     async def run() -> None:
-        calls = [
-            texts.run(name, 1, lambda _, name=name: order.append(name))
-            for name in "aaaaab"
-        ]
-        await asyncio.gather(*calls)
+        noted = {name: lambda _, name=name: order.append(name) for name in "ab"}
+        await asyncio.gather(*(texts.run(name, 1, noted[name]) for name in "aaaaab"))
 
     asyncio.run(run())
     texts.close()
@@ -253,9 +246,7 @@ class Counting:
 )
 def test_a_text_that_cannot_fit_is_hardly_tokenized(unchecked, llm, text, most):
     tokenizer = Counting(llm.tokenizer)
-    with pytest.raises(
-        ContextExceeded, match=f"{len(text)} characters, and the context"
-    ):
+    with pytest.raises(ContextExceeded, match=f"{len(text)} characters, and the"):
         Requests(llm.target, tokenizer).ids(text)  # pyright: ignore[reportArgumentType]
     assert tokenizer.read <= most
     messages = [user(text)]
@@ -272,6 +263,16 @@ def connected(server: Running, sent: bytes = b"") -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=60)
     connection.sendall(sent)
     return connection
+
+
+def request(path: str, fields: dict[str, Any]) -> bytes:
+    """Return a whole request, as it is sent."""
+    body = json.dumps(fields)
+    lines = (
+        *(f"POST {path} HTTP/1.1", "host: localhost"),
+        *("content-type: application/json", f"content-length: {len(body)}"),
+    )
+    return ("\r\n".join(lines) + f"\r\n\r\n{body}").encode()
 
 
 def test_idle_connections_make_room(serving):
@@ -295,46 +296,29 @@ def test_a_connection_that_does_not_ask_is_closed(serving, monkeypatch, sent):
 
 def test_a_client_that_does_not_read_is_left(serving, monkeypatch, llm):
     monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.05)
-    longest = max(
-        range(llm.target.vocab), key=lambda token: len(llm.tokenizer.decode([token]))
-    )
+    words = [llm.tokenizer.decode([token]) for token in range(llm.target.vocab)]
+    longest = max(range(llm.target.vocab), key=lambda token: len(words[token]))
     # an answer of megabytes, more than the system takes over
-    body = json.dumps({"tokens": [longest] * 400_000})
-    head = (
-        "POST /detokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
-        f"application/json\r\ncontent-length: {len(body)}"
-    )
-    with (
-        serving() as server,
-        connected(server, f"{head}\r\n\r\n{body}".encode()) as connection,
-    ):
+    sent = request("/detokenize", {"tokens": [longest] * 400_000})
+    close = {"connection": "close"}
+    with serving() as server, connected(server, sent) as connection:
         assert connection.recv(8) == b"HTTP/1.1"
         while server.server.server_state.connections:
-            assert (
-                httpx.get(
-                    f"{server.url}/health", headers={"connection": "close"}
-                ).status_code
-                == 200
-            )
+            answer = httpx.get(f"{server.url}/health", headers=close)
+            assert answer.status_code == 200
 
 
 def test_a_server_full_of_requests_says_that_it_is_alive(serving, llm):
-    body = json.dumps(ASK)
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
-        f"application/json\r\ncontent-length: {len(body)}"
-    )
     with serving(connections=2) as server, ExitStack() as opened:
         opened.enter_context(llm.session._lock)  # no round runs, so no answer ends
         for _ in range(2):
-            opened.enter_context(connected(server, f"{head}\r\n\r\n{body}".encode()))
+            opened.enter_context(connected(server, request(CHAT, ASK)))
         while server.service.limits._open < 2:
             assert httpx.get(f"{server.url}/health").status_code == 200
         refused = httpx.post(f"{server.url}{CHAT}", json=ASK)
         assert refused.status_code == 429
-        assert refused.json()["error"]["message"].startswith(
-            "cannot read this request: 2 others are served"
-        )
+        said = refused.json()["error"]["message"]
+        assert said.startswith("cannot read this request: 2 others are served")
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
@@ -373,31 +357,25 @@ def test_a_stream_cut_by_draining_ends_with_an_error(serving, llm):
 
 def test_no_path_of_a_request_is_opened(server):
     for budget in ("acceptance:/etc", "acceptance:/nowhere"):
-        response = server.http.post(
-            CHAT, json=ASK | {"speculative": {"budget": budget}}
-        )
+        asked = ASK | {"speculative": {"budget": budget}}
+        response = server.http.post(CHAT, json=asked)
         assert response.status_code == 400
-        assert response.json()["error"]["message"].startswith(
-            f"cannot use budget '{budget}' in a request: it names"
-        )
+        said = response.json()["error"]["message"]
+        assert said.startswith(f"cannot use budget '{budget}' in a request: it names")
 
 
 def test_answers_name_no_folder_of_the_server(server):
     """No body needs one; the error of a template is one that does."""
     folder = server.service.llm.target.name
     assert folder.startswith("/")
+    image = {"type": "image", "image": "x"}
+    file = {"type": "image_url", "image_url": "/etc/passwd"}
+    method = {"max_tokens": 2, "speculative": {"method": "retrieval"}}
     for path, body in (
-        (CHAT, ASK | {"messages": [user([{"type": "image", "image": "x"}])]}),
-        (
-            CHAT,
-            ASK
-            | {"messages": [user([{"type": "image_url", "image_url": "/etc/passwd"}])]},
-        ),
+        (CHAT, ASK | {"messages": [user([image])]}),
+        (CHAT, ASK | {"messages": [user([file])]}),
         ("/v1/completions", {"prompt": "x", "language": "fr"}),
-        (
-            "/v1/completions",
-            {"prompt": "x", "max_tokens": 2, "speculative": {"method": "retrieval"}},
-        ),
+        ("/v1/completions", {"prompt": "x"} | method),
     ):
         response = server.http.post(path, json=body)
         assert response.status_code == 400
@@ -419,16 +397,10 @@ def test_an_error_quotes_no_whole_body(server):
 
 def test_metrics_have_one_label_for_all_ensembles_of_a_kind(serving):
     with serving() as server:
-        for method in (
-            "cascade(ngram, suffix)",
-            "cascade(suffix, ngram)",
-            "cascade(ngram, suffix, recycle)",
-        ):
-            server.post(CHAT, **ASK, speculative={"method": method})
-        labels = {
-            line.partition('method="')[2].partition('"')[0]
-            for line in server.http.get("/metrics").text.splitlines()
-        }
+        for members in ("ngram, suffix", "suffix, ngram", "ngram, suffix, recycle"):
+            server.post(CHAT, **ASK, speculative={"method": f"cascade({members})"})
+        lines = server.http.get("/metrics").text.splitlines()
+        labels = {line.partition('method="')[2].partition('"')[0] for line in lines}
     assert labels == {"", "cascade"}
 
 
@@ -447,8 +419,6 @@ def test_metrics_need_a_key_unless_public(serving):
     for public, status in ((False, 401), (True, 200)):
         with serving(keys=hashed(["secret"]), public_metrics=public) as server:
             assert server.http.get("/metrics").status_code == status
-            assert (
-                server.http.get("/metrics", headers={"x-api-key": "secret"}).status_code
-                == 200
-            )
+            keyed = server.http.get("/metrics", headers={"x-api-key": "secret"})
+            assert keyed.status_code == 200
             assert server.http.get("/health").status_code == 200

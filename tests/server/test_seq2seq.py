@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import tiny_seq2seq
+from asking import user
 from foreword import LLM, SamplingParams
 from foreword.model import Model
 from serving import Running, running
@@ -36,47 +37,31 @@ def test_a_completion_is_of_its_source(server, llm):
     # more than there is room for
     whole = server.post("/v1/completions", **asked, max_tokens=1000)
     assert whole["usage"]["completion_tokens"] == llm.target.context - 1
-    names = {
-        one["id"] for one in server.http.get("/v1/models?methods=1").json()["data"]
-    }
+    listed = server.http.get("/v1/models?methods=1").json()["data"]
+    names = {one["id"] for one in listed}
     # what needs no draft of its own
     able = ("none", "ngram", "suffix", "predicted", "recycle", "lookahead", "layers")
     assert names == {"tiny", *(f"tiny:{method}" for method in able)}
-    assert (
-        f'vllm:prompt_tokens_total{{engine="0",model_name="tiny"}} '
-        f"{2 * found['usage']['prompt_tokens']}.0" in (server.http.get("/metrics").text)
-    )
+    count = 2 * found["usage"]["prompt_tokens"]
+    metric = 'vllm:prompt_tokens_total{engine="0",model_name="tiny"}'
+    assert f"{metric} {count}.0" in server.http.get("/metrics").text
 
 
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        (
-            "/v1/chat/completions",
-            dict(messages=[dict(role="user", content="A text.")]),
-            "has no chat template",
-        ),
-        (
-            "/v1/messages",
-            dict(messages=[dict(role="user", content="A")], max_tokens=4),
-            "has no chat template",
-        ),
-        ("/v1/responses", dict(input="A text."), "has no chat template"),
-        (
-            "/v1/completions",
-            dict(prompt=SOURCE, max_tokens=0, echo=True, logprobs=1),
-            "cannot score a prompt",
-        ),
-        ("/v1/completions", dict(prompt="a" * 200, max_tokens=4), "has 201 tokens"),
-        ("/v1/completions", dict(prompt=SOURCE, language="fr"), "language='fr'"),
-        (
-            "/v1/completions",
-            dict(prompt=SOURCE, speculative=dict(method="quantized")),
-            "is an encoder-decoder",
-        ),
+        ("chat/completions", dict(messages=[user("A")]), "has no chat template"),
+        ("messages", dict(messages=[user("A")], max_tokens=4), "has no chat template"),
+        ("responses", dict(input="A text."), "has no chat template"),
+        ("completions", dict(max_tokens=0, echo=True, logprobs=1), "cannot score a"),
+        ("completions", dict(prompt="a" * 200), "the prompt has 201 tokens"),
+        ("completions", dict(language="fr"), "cannot answer in language='fr'"),
+        ("completions", dict(speculative={"method": "quantized"}), "encoder-decoder"),
     ],
 )
 def test_what_it_cannot_do_is_said(server, path, body, said):
-    response = server.http.post(path, json=dict(model="tiny", **body))
+    source = dict(prompt=SOURCE) if path == "completions" else {}
+    body = dict(source, model="tiny") | body
+    response = server.http.post(f"/v1/{path}", json=body)
     assert response.status_code == 400
     assert said in response.json()["error"]["message"]

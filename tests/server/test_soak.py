@@ -17,39 +17,35 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from asking import tool
 from foreword import LLM
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.types import Batch, Draft
 from serving import Running, running
 
+CHAT = "/v1/chat/completions"
 REQUESTS = int(os.environ.get("FOREWORD_SOAK", "84"))
 CONCURRENCY, DIFFERENT = 16, 12
-METHODS = (
-    "none",
-    "ngram",
-    "suffix",
-    "lm",
-    "recycle",
-    "lookahead",
-    "cascade(suffix, lm)",
-)
+LOOKUPS = ("ngram", "suffix", "recycle", "lookahead")
+METHODS = ("none", "lm", *LOOKUPS, "cascade(suffix, lm)")
 TALES = (
     "Summarise: The river rose in the night and the miller moved his grain upstairs.",
     "Define the word gasolene.",
     "Rewrite politely: Give me the book.",
     "List three fruits.",
 )
+
+
+def form(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 FORMS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0},
     {"temperature": 0.7, "top_p": 0.9},
     {"guided_regex": "[a-z ]{3,20}"},
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}},
-        }
-    },
+    {"response_format": form({"enum": ["yes", "no"]})},
     {"presence_penalty": 0.5, "stop": ["the"]},
 )
 KINDS = ("whole", "whole", "stream", "stream", "slow", "leaves", "bad", "hostile")
@@ -68,33 +64,12 @@ HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
     ({"stop": ["word"] * 20_000}, 400),
     ({"stop_token_ids": [5] * 100_000}, 400),
     ({"logit_bias": {str(token): 1 for token in range(100_000)}}, 400),
-    (
-        {
-            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-            * 3000
-        },
-        400,
-    ),
+    ({"tools": [tool("f", parameters={})] * 3000}, 400),
     ({"speculative": {"method": "cascade(" * 900 + "ngram" + ")" * 900}}, 400),
     ({"speculative": {"method": f"cascade({', '.join(['ngram'] * 5000)})"}}, 400),
     ({"speculative": {"budget": "acceptance:/etc"}}, 400),
-    (
-        {
-            "guided_choice": [
-                f"choice {number} of {number * 7919}" for number in range(20_000)
-            ]
-        },
-        400,
-    ),
-    (
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"schema": {"enum": list(range(50_000))}},
-            }
-        },
-        400,
-    ),
+    ({"guided_choice": [f"{one} of {one * 7919}" for one in range(20_000)]}, 400),
+    ({"response_format": form({"enum": list(range(50_000))})}, 400),
 )
 """Requests that would stop other clients if they were read as usual, and
 their status.
@@ -122,20 +97,15 @@ def ask(number: int) -> dict[str, Any]:
     kind = number % DIFFERENT
     tale, form = TALES[kind % len(TALES)], FORMS[kind % len(FORMS)]
     messages = [{"role": "user", "content": tale}]
-    return {
-        "messages": messages,
-        "max_tokens": 8 + 3 * (kind % 8),
-        "seed": kind,
-        **form,
-    }
+    length = 8 + 3 * (kind % 8)
+    return {"messages": messages, "max_tokens": length, "seed": kind, **form}
 
 
 def memory() -> int:
     """Bytes of this process that are in memory."""
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="module")
@@ -146,14 +116,11 @@ def soaked() -> Iterator[LLM]:
 
 def texts(server: Running) -> dict[int, str]:
     """The text of each request, decoded plainly and alone."""
-    alone = (
-        server.post("/v1/chat/completions", **ask(kind), speculative={"method": "none"})
-        for kind in range(DIFFERENT)
-    )
-    return {
-        kind: answer["choices"][0]["message"]["content"]
-        for kind, answer in enumerate(alone)
-    }
+    found = {}
+    for kind in range(DIFFERENT):
+        answer = server.post(CHAT, **ask(kind), speculative={"method": "none"})
+        found[kind] = answer["choices"][0]["message"]["content"]
+    return found
 
 
 async def user(
@@ -164,29 +131,25 @@ async def user(
     """
     body = ask(number) | {"speculative": {"method": METHODS[number % len(METHODS)]}}
     if kind == "bad":
-        response = await client.post(
-            "/v1/chat/completions", json=ask(number) | BAD[number % len(BAD)]
-        )
+        wrong = BAD[number % len(BAD)]
+        response = await client.post(CHAT, json=ask(number) | wrong)
         assert response.status_code in (400, 404, 429)
         return kind if response.status_code != 429 else "full"
     if kind == "hostile":
         wrong, status = HOSTILE[number % len(HOSTILE)]
-        response = await client.post("/v1/chat/completions", json=ask(number) | wrong)
+        response = await client.post(CHAT, json=ask(number) | wrong)
         assert response.status_code in (status, 429), response.text
         return kind if response.status_code != 429 else "full"
     if kind == "whole":
-        response = await client.post("/v1/chat/completions", json=body)
+        response = await client.post(CHAT, json=body)
         if response.status_code == 429:
             return "full"
-        assert (
-            response.json()["choices"][0]["message"]["content"]
-            == expected[number % DIFFERENT]
-        ), (number, body)
+        text = response.json()["choices"][0]["message"]["content"]
+        assert text == expected[number % DIFFERENT], (number, body)
         return kind
     text = ""
-    async with client.stream(
-        "POST", "/v1/chat/completions", json=body | {"stream": True}
-    ) as stream:
+    body["stream"] = True
+    async with client.stream("POST", CHAT, json=body) as stream:
         if stream.status_code == 429:
             return "full"
         async for line in stream.aiter_lines():
@@ -194,9 +157,8 @@ async def user(
                 await asyncio.sleep(0)
             if line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
-                text += "".join(
-                    choice["delta"].get("content") or "" for choice in chunk["choices"]
-                )
+                deltas = [choice["delta"] for choice in chunk["choices"]]
+                text += "".join(delta.get("content") or "" for delta in deltas)
                 if kind == "leaves":
                     return kind
     assert text == expected[number % DIFFERENT], (number, body)
@@ -217,12 +179,10 @@ async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counte
                 became = await user(client, kind, number, expected)
                 found[became] += 1
 
-    async with httpx.AsyncClient(
-        base_url=server.url, timeout=300, limits=limits
-    ) as client:
-        await asyncio.gather(
-            *(worker(random.Random(seed)) for seed in range(CONCURRENCY))
-        )
+    options = dict(base_url=server.url, timeout=300, limits=limits)
+    async with httpx.AsyncClient(**options) as client:
+        workers = [worker(random.Random(seed)) for seed in range(CONCURRENCY)]
+        await asyncio.gather(*workers)
     return found
 
 
@@ -247,13 +207,7 @@ def test_a_crowd_loses_nothing(soaked: LLM) -> None:
             if line.startswith("vllm:spec_decode_num_accepted_tokens_total")
         ]
     assert found.total() - found["full"] == REQUESTS // 4 + REQUESTS // 2
-    assert (
-        min(
-            found[kind]
-            for kind in ("whole", "stream", "slow", "leaves", "bad", "hostile")
-        )
-        > 0
-    )
+    assert all(found[kind] for kind in KINDS)
     assert sum(drafted) > 0
     assert faulty.calls >= 7
     assert after < 1.05 * before + 32 * 2**20, "memory grew"

@@ -23,9 +23,8 @@ FILE = tiny_whisper.SOUND
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tiny_whisper.saved(
-        tiny_whisper.build("v2"), "v2", tmp_path_factory.mktemp("speech")
-    )
+    folder = tmp_path_factory.mktemp("speech")
+    tiny_whisper.saved(tiny_whisper.build("v2"), "v2", folder)
     with (
         LLM(folder, draft=folder, dtype="float32", nodes=4) as llm,
         running(llm, name="whisper") as one,
@@ -41,46 +40,36 @@ def audio(server: Running) -> Iterator[openai.resources.Audio]:
         yield client.audio
 
 
+def segments(answer):
+    return [(one.start, one.end, one.tokens) for one in answer.segments]
+
+
 def test_text_and_segments_are_those_of_the_library(server, audio):
     greedy = SamplingParams(temperature=0, max_tokens=20, method="none")
-    options = dict(
-        model="whisper", file=FILE, language="en", extra_body={"max_tokens": "20"}
-    )
+    options = dict(model="whisper", file=FILE, language="en")
+    options["extra_body"] = {"max_tokens": "20"}
     plain, timed = (
         server.service.llm.transcribe(FILE, greedy, language="en", timestamps=t)[0]
         for t in (False, True)
     )
     assert audio.transcriptions.create(**options).text == plain.text
-    assert (
-        audio.transcriptions.create(**options, response_format="text")
-        == plain.text.strip() + "\n"
-    )
-    found = audio.transcriptions.create(
-        **options,
-        response_format="verbose_json",
-        timestamp_granularities=["segment"],
-        prompt="",
-    )
-    assert (found.text, found.language, found.duration) == (
-        timed.text,
-        "en",
-        timed.duration,
-    )
-    assert [(one.start, one.end, one.tokens) for one in found.segments] == [
-        (one.start, one.end, one.tokens) for one in timed.segments
-    ]
+    text = audio.transcriptions.create(**options, response_format="text")
+    assert text == plain.text.strip() + "\n"
+    options |= dict(response_format="verbose_json", prompt="")
+    options["timestamp_granularities"] = ["segment"]
+    found = audio.transcriptions.create(**options)
+    assert (found.text, found.language) == (timed.text, "en")
+    assert found.duration == timed.duration
+    assert segments(found) == segments(timed)
 
 
 def test_translations_and_seeds(server):
     sampled = SamplingParams(temperature=0.7, max_tokens=20, seed=4, method="none")
     fields = dict(model="whisper", temperature="0.7", max_tokens="20", seed="4")
-    found = server.http.post(
-        "/v1/audio/translations", data=fields, files={"file": FILE.read_bytes()}
-    ).json()
-    assert (
-        found["text"]
-        == server.service.llm.transcribe(FILE, sampled, task="translate")[0].text
-    )
+    files = {"file": FILE.read_bytes()}
+    found = server.http.post("/v1/audio/translations", data=fields, files=files)
+    want = server.service.llm.transcribe(FILE, sampled, task="translate")[0]
+    assert found.json()["text"] == want.text
 
 
 @pytest.mark.parametrize(
@@ -106,10 +95,8 @@ def test_another_body_is_refused(server):
     assert found.status_code == 400
     assert "Send multipart/form-data" in found.json()["error"]["message"]
     found = server.http.post("/v1/audio/transcriptions", files={"other": b"a"})
-    assert (
-        "the form has no sound. Send it as the field 'file'"
-        in found.json()["error"]["message"]
-    )
+    words = "the form has no sound. Send it as the field 'file'"
+    assert words in found.json()["error"]["message"]
 
 
 def form(*parts: tuple[str, str, bytes], boundary: str = "xx") -> dict[str, object]:
@@ -117,67 +104,45 @@ def form(*parts: tuple[str, str, bytes], boundary: str = "xx") -> dict[str, obje
     lines = []
     for name, file, content in parts:
         more = f'; filename="{file}"' if file else ""
-        lines.append(
-            f"--{boundary}\r\nContent-Disposition: form-data; "
-            f'name="{name}"{more}\r\n\r\n'.encode()
-            + content
-        )
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{more}'
+        lines.append(f"{head}\r\n\r\n".encode() + content)
     body = b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()])
-    return dict(
-        content=body,
-        headers={"content-type": f"multipart/form-data; boundary={boundary}"},
-    )
+    kind = f"multipart/form-data; boundary={boundary}"
+    return dict(content=body, headers={"content-type": kind})
+
+
+def sound(content: bytes, *more: tuple[str, str, bytes]) -> dict[str, object]:
+    """Return the body of a form with a sound in it."""
+    return form(("file", "a.wav", content), *more)
 
 
 def wav(size: int, rate: int, bits: int, channels: int = 1) -> bytes:
     """Return a WAV file of so many bytes of silence."""
-    numbers = struct.pack(
-        "<4sIHHIIHH4sI", b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size
-    )
+    header = (b"fmt ", 16, 1, channels, rate, 0, 0, bits, b"data", size)
+    numbers = struct.pack("<4sIHHIIHH4sI", *header)
     return b"RIFF" + struct.pack("<I", size + 36) + b"WAVE" + numbers + bytes(size)
 
 
-NESTED = form(
-    (
-        "file",
-        "a.wav",
-        form(("file", "a.wav", FILE.read_bytes()), boundary="yy")["content"],
-    )
-)
+NESTED = sound(form(("file", "a.wav", FILE.read_bytes()), boundary="yy")["content"])
+MANY = form(*[(f"field{number}", "", b"") for number in range(100_000)])
+EMPTY = dict(content=b"", headers={"content-type": "multipart/form-data"})
+CUT = dict(content=b"--xx\r\nno form", headers=NESTED["headers"])
+FORMS = {
+    "fields": (MANY, "Too many fields"),
+    "files": (form(*[("file", "a.wav", b"")] * 1000), "Too many files"),
+    "long field": (sound(b"", ("prompt", "", b"a" * 70_000)), "exceeded maximum size"),
+    "two files": (sound(b"", ("prompt", "a.txt", b"a")), "Too many files"),
+    "no file": (form(("prompt", "a.txt", b"a")), "the form has no sound"),
+    "nested": (NESTED, "Format not recognised"),
+    "bits": (sound(wav(100, 16_000, bits=65_535)), "it has 65536 bits a sample"),
+    "channels": (sound(wav(100, 16_000, bits=16, channels=0)), "read these bytes"),
+    "long": (sound(wav(2**21, 1000, bits=8)), "2097 seconds, and the limit is 1800"),
+    "cut": (CUT, "cannot read the form"),
+    "empty": (EMPTY, "Missing boundary"),
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (form(*[(f"field{number}", "", b"") for number in range(100_000)]), "fields"),
-        (form(*[("file", "a.wav", b"") for _ in range(1000)]), "Too many files"),
-        (form(("file", "a.wav", b""), ("prompt", "", b"a" * 70_000)), "maximum size"),
-        (form(("file", "a.wav", b""), ("prompt", "a.txt", b"a")), "Too many files"),
-        (form(("prompt", "a.txt", b"a")), "the form has no sound"),
-        (NESTED, "Format not recognised"),
-        (form(("file", "a.wav", wav(100, 16_000, bits=65_535))), "65536 bits"),
-        (form(("file", "a.wav", wav(100, 16_000, bits=16, channels=0))), "read these"),
-        (form(("file", "a.wav", wav(2**21, 1000, bits=8))), "lasts 2097 seconds"),
-        (dict(content=b"--xx\r\nno form", headers=NESTED["headers"]), "read the form"),
-        (
-            dict(content=b"", headers={"content-type": "multipart/form-data"}),
-            "boundary",
-        ),
-    ],
-    ids=[
-        "fields",
-        "files",
-        "long field",
-        "two files",
-        "no file",
-        "nested",
-        "bits",
-        "channels",
-        "long",
-        "cut",
-        "empty",
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), FORMS.values(), ids=FORMS)
 def test_forms_and_sounds_that_are_none_are_refused(server, given, said):
     found = server.http.post("/v1/audio/transcriptions", **given)
     assert found.status_code == 400
@@ -186,25 +151,18 @@ def test_forms_and_sounds_that_are_none_are_refused(server, given, said):
 
 def test_a_client_that_leaves_ends_its_transcription(server):
     llm, words = server.service.llm, samples(FILE, 16_000)
-    sound = (np.tile(words, 90) * 2**15).astype("<i2").tobytes()  # 80 windows
-    body = form(
-        ("file", "a.wav", wav(len(sound), 16_000, bits=16)[: -len(sound)] + sound)
-    )
+    words = (np.tile(words, 90) * 2**15).astype("<i2").tobytes()  # 80 windows
+    body = sound(wav(len(words), 16_000, bits=16)[: -len(words)] + words)
+    path, soon = "/v1/audio/transcriptions", httpx.Timeout(60, read=0.5)
     with running(llm, name="whisper", queue=1) as small:
         with pytest.raises(httpx.ReadTimeout):
-            small.http.post(
-                "/v1/audio/transcriptions", **body, timeout=httpx.Timeout(60, read=0.5)
-            )
+            small.http.post(path, **body, timeout=soon)
         own = dict(files={"file": FILE.read_bytes()}, data={"max_tokens": "4"})
-        while (
-            found := small.http.post("/v1/audio/transcriptions", **own)
-        ).status_code == 429:
+        while (found := small.http.post(path, **own)).status_code == 429:
             pass  # the place is free once the thread has ended
         assert found.status_code == 200
-        assert (
-            'clients_left_total{engine="0",model_name="whisper"} 1.0'
-            in small.http.get("/metrics").text
-        )
+        left = 'clients_left_total{engine="0",model_name="whisper"} 1.0'
+        assert left in small.http.get("/metrics").text
     assert not llm.session._running
 
 

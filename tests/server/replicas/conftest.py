@@ -68,26 +68,20 @@ class Routed:
 
     def pid(self, replica: str) -> int:
         """Return the number of a replica's newest process."""
-        own = [
-            one["pid"]
-            for one in self.events("replica ready")
-            if one["replica"] == replica
-        ]
-        return own[-1]
+        events = self.events("replica ready")
+        return [one["pid"] for one in events if one["replica"] == replica][-1]
 
     @property
     def busy(self) -> str:
         """Name of the replica that has a request."""
-        return self.wait(
-            lambda: next(
-                (
-                    name
-                    for name in ("0", "1")
-                    if self.metric("vllm:num_requests_running", replica=name)
-                ),
-                "",
-            )
-        )
+
+        def found() -> str:
+            for name in ("0", "1"):
+                if self.metric("vllm:num_requests_running", replica=name):
+                    return name
+            return ""
+
+        return self.wait(found)
 
     def kill(self, replica: str, number: int = signal.SIGKILL) -> None:
         """Kill a replica, or send it another signal."""
@@ -118,13 +112,11 @@ def routing(tmp_path_factory: pytest.TempPathFactory) -> Starting:
             if cores() < int(replicas):
                 pytest.skip("a replica needs a core")
             usual += ["--replicas", replicas]
+        words = [sys.executable, *command, *usual, *options]
+        variables = {**os.environ, **environment}
         with (
             log.open("wb") as stderr,
-            subprocess.Popen(
-                [sys.executable, *command, *usual, *options],
-                stderr=stderr,
-                env={**os.environ, **environment},
-            ) as process,
+            subprocess.Popen(words, stderr=stderr, env=variables) as process,
         ):
             try:
                 router = Routed(process, log)
@@ -180,16 +172,13 @@ CHUNKED = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
 CLOSE = b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + JSON
 CHAT = b"POST /v1/chat/completions" + CLOSE
 KEY = b"authorization: Bearer one\r\n"
+FORGED = b"x-foreword-tenant: one\r\nx-foreword-sent: 0\r\n"
 SMUGGLED = (
     CHAT + LENGTH + b"\r\n" + BODY,
     CHAT + LENGTH + b"content-length: 0\r\n\r\n" + BODY,
     CHAT + LENGTH + b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + b"\r\n",
     CHAT + b"transfer-encoding: chunked\r\n\r\n" + CHUNKED + KEY + b"\r\n",
-    CHAT
-    + b"x-foreword-tenant: one\r\nx-foreword-sent: 0\r\n"
-    + LENGTH
-    + b"\r\n"
-    + BODY,
+    CHAT + FORGED + LENGTH + b"\r\n" + BODY,
 )
 """Requests without a key; a trailer is none."""
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
@@ -208,10 +197,8 @@ class Stranger:
             connection.sendall(content)
             answer = b"".join(iter(lambda: connection.recv(2**16), b""))
         parts = re.split(rb"HTTP/1\.1 (\d{3})", answer)[1:]
-        return [
-            (int(status), rest)
-            for status, rest in zip(parts[::2], parts[1::2], strict=True)
-        ]
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return [(int(status), rest) for status, rest in pairs]
 
     def ask(self, method: str, target: str) -> tuple[int, bytes]:
         """Return the answer to a request with a body that generates."""
@@ -227,10 +214,9 @@ class Stranger:
         for path in OPEN:
             assert self.ask("GET", path)[0] == 200, path
             assert self.ask("GET", f"{path}?/../v1/models")[0] == 200, path
-        targets = {
-            (method, form.format(open=path, closed=closed))
-            for form, path, (closed, method) in product(DETOURS, OPEN, CLOSED.items())
-        }
+        targets = set()
+        for form, path, (closed, method) in product(DETOURS, OPEN, CLOSED.items()):
+            targets.add((method, form.format(open=path, closed=closed)))
         targets |= {("GET", path.upper()) for path in OPEN[1:]}
         targets |= {(method, path.upper()) for path, method in CLOSED.items()}
         targets |= {*product(("OPTIONS", "POST", "PUT", "TRACE"), (*OPEN, *CLOSED))}

@@ -11,6 +11,7 @@ import httpx2 as httpx
 import huggingface_hub
 import pytest
 
+from asking import user
 from foreword import bundled
 from foreword.errors import InvalidRequest
 from foreword.server.errors import ApiError, PrivatePaths
@@ -44,14 +45,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ask(router: Any, model: str, **more: Any) -> Any:
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Say something."}],
-        "max_tokens": 24,
-        "seed": 5,
-        "ignore_eos": True,
-        **more,
-    }
+    body = dict(max_tokens=24, seed=5, ignore_eos=True, **more)
+    body |= dict(model=model, messages=[user("Say something.")])
     return router.http.post(CHAT, json=body)
 
 
@@ -111,23 +106,18 @@ def test_models_take_turns_and_clients_see_that_the_server_lives(
     """The memory, or the GPU, holds one of them at a time, and the queue one answer."""
     monkeypatch.setenv(VISIBLE, "0")
     monkeypatch.setattr(models, "PING_SECONDS", 0.01)
-    begin = many_models(
-        read_catalog(folder, {"nodes": 4, "device": device}),
-        Settings(port=0),
-        memory=int(gib * GIB),
-        unused=0,
-        seconds=300,
-    )
+    catalog = read_catalog(folder, {"nodes": 4, "device": device})
+    options = dict(memory=int(gib * GIB), unused=0, seconds=300)
+    begin = many_models(catalog, Settings(port=0), **options)
 
     async def main() -> None:
         begun = await begin(Log())
         limits = Limits(1, None, None)
         router = Router(Settings(port=0), begun.models, Log(), limits, PrivatePaths())
         transport = httpx.ASGITransport(build_router(router, None, begun.stop))
+        client = dict(base_url="http://localhost", transport=transport, timeout=300)
         try:
-            async with httpx.AsyncClient(
-                base_url="http://localhost", transport=transport, timeout=300
-            ) as http:
+            async with httpx.AsyncClient(**client) as http:
                 await check_pings_and_queue(begun.models, http)
             monkeypatch.setattr(models, "TURN_SECONDS", 0)
             await check_turns(begun.models)
@@ -224,11 +214,8 @@ def test_drafter_is_shared_and_one_model_stays(routing, folder, tmp_path):
             counts = answer.json()["metrics"]["speculative_decoding"]
             assert counts["num_accepted_draft_tokens"] > 0
         router.wait(lambda: router.events("model unloaded"))
-        assert states(router) == {
-            "kept": "loaded",
-            "other": "unloaded",
-            "broken": "unloaded",
-        }
+        others = dict.fromkeys(("other", "broken"), "unloaded")
+        assert states(router) == {"kept": "loaded", **others}
         broken = ask(router, "broken")
         assert broken.status_code == 400
         assert "cannot load model 'broken'" in broken.json()["error"]["message"]
@@ -287,9 +274,8 @@ def test_a_hub_id_counts_with_its_files_in_the_cache(tmp_path, monkeypatch):
     (snapshot / "model.safetensors").write_bytes(bytes(3 * 2**20))
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text("0" * 40)
-    cached, absent = (
-        Entry(name=name, model=f"org/{name}") for name in ("name", "other")
-    )
+    cached = Entry(name="name", model="org/name")
+    absent = Entry(name="other", model="org/other")
     assert cached.bytes == 3 * 2**20
     assert absent.bytes == 0
     two = Entry(name="two", model="org/name", replicas=2)
@@ -301,19 +287,14 @@ def test_a_hub_id_counts_with_its_files_in_the_cache(tmp_path, monkeypatch):
 
 
 def test_own_names_come_before_any_other_names():
-    entries = [
-        Entry(name=name, model="bundled") for name in ("first", "gpt-oss", "o1:x")
-    ]
+    known = ("first", "gpt-oss", "o1:x")
+    entries = [Entry(name=name, model="bundled") for name in known]
 
     def never(entry: Entry) -> Supervisor:
         raise AssertionError(entry)
 
-    names = {
-        "gpt-oss": "gpt-oss",
-        "gpt-oss:ngram": "gpt-oss",
-        "default": "first",
-        "o1:x": "o1:x",
-    }
+    names = {"gpt-oss": "gpt-oss", "gpt-oss:ngram": "gpt-oss"}
+    names |= {"default": "first", "o1:x": "o1:x"}
     for any_model in (True, False):
         options = dict(seconds=0, gpus=False, any_model=any_model)
         models = ManyModels(entries, never, Log(), memory=2**40, **options)
@@ -343,13 +324,8 @@ def test_adapters_in_a_folder_belong_to_their_model(folder):
 
 
 def test_folders_are_named_in_full(tmp_path):
-    names = [
-        "Llama-3.1-8B",
-        "Llama-3.2-1B",
-        "Phi-3.5-mini-instruct",
-        "Qwen2.5-7B-Instruct",
-        "gemma-3-4b-it.v1.0",
-    ]
+    names = ["Llama-3.1-8B", "Llama-3.2-1B", "Phi-3.5-mini-instruct"]
+    names += ["Qwen2.5-7B-Instruct", "gemma-3-4b-it.v1.0"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
@@ -370,8 +346,7 @@ def test_folders_are_named_in_full(tmp_path):
     ],
 )
 def test_what_contradicts_a_catalog_is_said(folder, here, options, words):
-    ended = replace(here, folder=folder.parent)(
-        "serve", *options, "--models", "models", "--port", "0"
-    )
+    run = replace(here, folder=folder.parent)
+    ended = run("serve", *options, "--models", "models", "--port", "0")
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split())

@@ -86,12 +86,7 @@ def machine(folder: Path, *nodes: str) -> None:
         # a node of memory alone
         (["0-3", ""], 4, None, [(range(4), None)]),
         # a larger node gets more replicas, or all
-        (
-            ["0-11", "12-15"],
-            16,
-            4,
-            [*((range(at, at + 4), at // 12) for at in (0, 4, 8, 12))],
-        ),
+        (["0-11", "12-15"], 16, 4, [(range(n, n + 4), n // 12) for n in (0, 4, 8, 12)]),
         (["0-11", "12-15"], 16, None, [(range(12), None)]),
     ],
 )
@@ -103,9 +98,8 @@ def test_replicas_are_spread_over_nodes(
     monkeypatch.setattr(module, "CORE", str(tmp_path / "none-{cpu}-{part}"))
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {*range(allowed)})
     found = places(count, gpus=False)
-    assert [(one.cpus, one.node) for one in found] == [
-        (tuple(cpus), node) for cpus, node in expected
-    ]
+    wanted = [(tuple(cpus), node) for cpus, node in expected]
+    assert [(one.cpus, one.node) for one in found] == wanted
     nodes_of = [one.node for one in found]
     assert [one.beside for one in found] == [nodes_of.count(one) for one in nodes_of]
     assert {one.sharers for one in found} == {len(found)}
@@ -183,16 +177,9 @@ def test_keys_and_values_of_a_replica_take_its_share():
         "limit.free_memory = lambda device: 2**30\n"
         "print(Model.load(bundled.draft(), dtype='float32').cache_tokens)"
     )
-    whole, half = (
-        int(
-            subprocess.run(
-                [sys.executable, "-c", program.format(count)],
-                capture_output=True,
-                check=True,
-            ).stdout
-        )
-        for count in (1, 2)
-    )
+    commands = [[sys.executable, "-c", program.format(count)] for count in (1, 2)]
+    outputs = [subprocess.check_output(command) for command in commands]
+    whole, half = map(int, outputs)
     assert whole // 2 == half > 0
 
 
