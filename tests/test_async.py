@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from asking import user
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
 from running import DTYPE
@@ -175,7 +176,7 @@ def test_request_that_fails_on_way_raises_where_it_is_awaited():
 
 
 def test_a_conversation_is_answered():
-    messages = [{"role": "user", "content": "Name a colour."}]
+    messages = [user("Name a colour.")]
     params = SamplingParams(temperature=0, max_tokens=16)
     got = run(lambda serving: serving.chat(messages, params))
     assert got.text == llm().chat(messages, params).text
@@ -219,10 +220,7 @@ def test_the_loop_turns_while_rounds_run():
     assert turns > 20 * rounds
 
 
-CHATS = [
-    [{"role": "user", "content": "Name a river."}],
-    [{"role": "user", "content": "Name a fish."}],
-]
+CHATS = [[user("Name a river.")], [user("Name a fish.")]]
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
 SHORT = SamplingParams(temperature=0, max_tokens=12)
 

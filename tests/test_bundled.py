@@ -8,16 +8,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from asking import user
 from foreword import LLM, SamplingParams, bundled
 from foreword.model.loading.checkpoint import Checkpoint
 
 HEADS = {"dspark": 7_081_793, "eagle": 6_162_432, "medusa": 525_312}
 """Method -> numbers that are learnt."""
 QUESTION = [
-    {
-        "role": "user",
-        "content": "Extract the booking slots as JSON: a table for four at noon, please.",
-    }
+    user("Extract the booking slots as JSON: a table for four at noon, please.")
 ]
 
 
@@ -86,7 +84,7 @@ def test_all_that_ships_stays_below_100_megabytes():
 
 def test_the_chat_template_is_the_one_the_card_describes():
     tokenizer = AutoTokenizer.from_pretrained(bundled.draft(), local_files_only=True)
-    message = [{"role": "user", "content": "Hello"}]
+    message = [user("Hello")]
     text = tokenizer.apply_chat_template(
         message, add_generation_prompt=True, tokenize=False
     )

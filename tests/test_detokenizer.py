@@ -2,6 +2,8 @@
 first stop string.
 """
 
+from functools import partial
+
 import pytest
 import transformers as hf
 from hypothesis import given, settings
@@ -25,6 +27,7 @@ SENTENCES = [
     "A language model reads words and writes words; it doesn't stop.",
 ]
 SPECIAL = ["<unk>", "<s>", "</s>"]
+TRAINED = dict(vocab_size=120, special_tokens=SPECIAL, show_progress=False)
 
 
 def byte_level() -> hf.PreTrainedTokenizerBase:
@@ -37,38 +40,25 @@ def sentencepiece_like() -> hf.PreTrainedTokenizerBase:
     """
     trained = Tokenizer(models.Unigram())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(unk_token="<unk>", **TRAINED)
     trained.train_from_iterator(SENTENCES, trainer)
-    pieces = [
-        (piece, -1.0 - id_ / 100)
-        for piece, id_ in sorted(trained.get_vocab().items(), key=lambda item: item[1])
-    ]
+    known = sorted(trained.get_vocab().items(), key=lambda item: item[1])
+    pieces = [(piece, -1.0 - id_ / 100) for piece, id_ in known]
     pieces += [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    spaces, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    steps = [spaces, decoders.ByteFallback(), decoders.Fuse(), strip]
+    tokenizer.decoder = decoders.Sequence(steps)
     return wrapped(tokenizer)
 
 
 def metaspace() -> hf.PreTrainedTokenizerBase:
     """The same words, without bytes, decoded by the Metaspace decoder."""
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        pre_tokenizers.Metaspace(),
-        decoders.Metaspace(),
-    )
-    trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(unk_token="<unk>", **TRAINED)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     return wrapped(tokenizer)
 
@@ -78,14 +68,10 @@ def wordpiece() -> hf.PreTrainedTokenizerBase:
     punctuation.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.Lowercase(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=120, special_tokens=SPECIAL, show_progress=False
-    )
+    trainer = trainers.WordPieceTrainer(**TRAINED)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     return wrapped(tokenizer)
 
@@ -111,11 +97,8 @@ BYTE_LEVEL, BYTE_FALLBACK = TOKENIZERS["byte_level"], TOKENIZERS["sentencepiece_
 
 
 def decode(tokenizer: hf.PreTrainedTokenizerBase, tokens: list[int], skip: bool) -> str:
-    return str(
-        tokenizer.decode(
-            tokens, skip_special_tokens=skip, clean_up_tokenization_spaces=False
-        )
-    )
+    options = dict(skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+    return str(tokenizer.decode(tokens, **options))
 
 
 def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
@@ -133,24 +116,15 @@ def token_lists(draw: st.DrawFn, tokenizer: hf.PreTrainedTokenizerBase) -> list[
     """Token ids of real text, single bytes of any value, special tokens and anything
     else, in any order.
     """
-    low = (
-        tokenizer.encode("äß€😀\n", add_special_tokens=False)
-        + list(byte_tokens(tokenizer))[::7]
-    )
-    text = st.sampled_from(
-        [*SENTENCES, "Ünïcödé 😀👩‍👩‍👧", "日本語", " ", "  a", "\ufffd"]
-    ).map(lambda words: tokenizer.encode(words, add_special_tokens=False))
-    loose = st.lists(
-        st.one_of(
-            st.sampled_from(low), st.integers(0, len(tokenizer) - 1), st.integers(0, 2)
-        ),
-        max_size=6,
-    )
-    return [
-        token
-        for part in draw(st.lists(st.one_of(text, loose), max_size=4))
-        for token in part
-    ]
+    encoded = partial(tokenizer.encode, add_special_tokens=False)
+    low = encoded("äß€😀\n") + list(byte_tokens(tokenizer))[::7]
+    words = [*SENTENCES, "Ünïcödé 😀👩‍👩‍👧", "日本語", " ", "  a", "\ufffd"]
+    text = st.sampled_from(words).map(encoded)
+    token = st.integers(0, len(tokenizer) - 1)
+    one = st.one_of(st.sampled_from(low), token, st.integers(0, 2))
+    loose = st.lists(one, max_size=6)
+    parts = draw(st.lists(st.one_of(text, loose), max_size=4))
+    return [token for part in parts for token in part]
 
 
 @st.composite
@@ -165,9 +139,8 @@ def cases(
     text = decode(tokenizer, tokens, skip)
     places = st.tuples(st.integers(0, len(text)), st.integers(1, 8))
     inside = places.map(lambda place: text[place[0] : place[0] + place[1]])
-    words = draw(
-        st.lists(st.one_of(inside, st.text("a .ü\ufffd", max_size=3)), max_size=3)
-    )
+    stop = st.one_of(inside, st.text("a .ü\ufffd", max_size=3))
+    words = draw(st.lists(stop, max_size=3))
     return tokenizer, tokens, skip, tuple(word for word in words if word)
 
 
@@ -218,16 +191,12 @@ def test_output_follows_the_prompt_as_in_the_decode_of_both(
 def test_pieces_come_as_early_as_from_decode_stream(name):
     tokenizer = TOKENIZERS[name]
     tokens = tokenizer.encode(" ".join(SENTENCES), add_special_tokens=False)
-    reader, stream = (
-        Detokenizer(tokenizer, [], (), False),
-        DecodeStream(ids=[], skip_special_tokens=False),
-    )
-    held = byte_tokens(tokenizer)
+    reader = Detokenizer(tokenizer, [], (), False)
+    stream = DecodeStream(ids=[], skip_special_tokens=False)
     pieces = [reader.push(token)[0] for token in tokens]
-    expected = [
-        stream.step(tokenizer.backend_tokenizer, token) or "" for token in tokens
-    ]
-    assert not held.intersection(tokens)
+    backend = tokenizer.backend_tokenizer
+    expected = [stream.step(backend, token) or "" for token in tokens]
+    assert not byte_tokens(tokenizer).intersection(tokens)
     assert pieces == expected
 
 
@@ -235,9 +204,8 @@ def test_a_character_of_several_tokens_comes_with_its_last_byte():
     tokens = BYTE_LEVEL.encode("😀")
     reader = Detokenizer(BYTE_LEVEL, [], (), True)
     assert len(tokens) > 1
-    assert [reader.push(token)[0] for token in tokens] == [""] * (len(tokens) - 1) + [
-        "😀"
-    ]
+    pieces = [reader.push(token)[0] for token in tokens]
+    assert pieces == [""] * (len(tokens) - 1) + ["😀"]
     assert reader.finish() == ""
 
 
@@ -262,55 +230,47 @@ def test_the_space_between_prompt_and_output_stays():
         BYTE_FALLBACK.encode(words, add_special_tokens=False)
         for words in ("The", "quick fox")
     )
-    assert read(Detokenizer(BYTE_FALLBACK, prompt, (), True), tokens) == (
-        " quick fox",
-        False,
-    )
-    assert read(Detokenizer(BYTE_FALLBACK, [], (), True), tokens) == (
-        "quick fox",
-        False,
-    )
+    for before, text in ((prompt, " quick fox"), ([], "quick fox")):
+        reader = Detokenizer(BYTE_FALLBACK, before, (), True)
+        assert read(reader, tokens) == (text, False)
 
 
 def test_prompt_that_ends_inside_a_character():
     tokens = BYTE_LEVEL.encode("😀")
-    text, _ = read(
-        Detokenizer(BYTE_LEVEL, tokens[:-1], (), True),
-        [tokens[-1], *BYTE_LEVEL.encode("ok")],
-    )
+    reader = Detokenizer(BYTE_LEVEL, tokens[:-1], (), True)
+    text, _ = read(reader, [tokens[-1], *BYTE_LEVEL.encode("ok")])
     assert text == "\ufffdok"
 
 
 @pytest.mark.parametrize(
-    ("stop", "shown"),
+    ("stop", "text", "shown", "found"),
     [
-        (("stop",), "one "),
-        (("p two",), "one sto"),
-        (("one",), ""),
-        (("stop two three", "top"), "one s"),
-        (("top", "stop", "p"), "one "),
-        (("nowhere", "two!"), "one stop two three"),
+        (("stop",), "one stop two three", "one ", "stop"),
+        (("p two",), "one stop two three", "one sto", "p two"),
+        (("one",), "one stop two three", "", "one"),
+        (("stop two three", "top"), "one stop two three", "one s", "top"),
+        (("top", "stop", "p"), "one stop two three", "one ", "stop"),
+        (("nowhere", "two!"), "one stop two three", "one stop two three", None),
+        (("ba", "a"), "xxba", "xx", "ba"),
+        (("a", "ba"), "xxba", "xx", "ba"),
+        (("b", "ba"), "xxba", "xx", "b"),
+        (("cd", "never"), "abcdef", "ab", "cd"),
     ],
 )
-def test_text_ends_before_the_stop_string_that_is_completed_first(stop, shown):
-    tokens = BYTE_LEVEL.encode("one stop two three")
-    text, stopped = read(Detokenizer(BYTE_LEVEL, [], stop, True), tokens)
-    assert text == shown
-    assert stopped == (shown != "one stop two three")
+def test_text_ends_before_the_stop_string_that_is_completed_first(
+    stop, text, shown, found
+):
+    reader = Detokenizer(BYTE_LEVEL, [], stop, True)
+    assert read(reader, BYTE_LEVEL.encode(text)) == (shown, found is not None)
+    assert reader.stop == found
 
 
 def test_begun_stop_string_is_held_back():
     letters = [BYTE_LEVEL.encode(letter)[0] for letter in "aababac"]
     reader = Detokenizer(BYTE_LEVEL, [], ("abac",), True)
-    assert [reader.push(token) for token in letters] == [
-        ("", False),
-        ("a", False),
-        ("", False),
-        ("", False),
-        ("ab", False),
-        ("", False),
-        ("", True),
-    ]
+    pushed = [reader.push(token) for token in letters]
+    assert [text for text, _ in pushed] == ["", "a", "", "", "ab", "", ""]
+    assert [stopped for _, stopped in pushed] == [False] * 6 + [True]
     assert reader.finish() == ""
 
 
@@ -320,22 +280,3 @@ def test_nothing_may_follow_a_stop_string():
     assert reader.push(token) == ("", True)
     with pytest.raises(AssertionError, match="a stop string has ended this text"):
         reader.push(token)
-
-
-@pytest.mark.parametrize(
-    ("stop", "text", "found"),
-    [
-        (("ba", "a"), "xxba", "ba"),
-        (("a", "ba"), "xxba", "ba"),
-        (("b", "ba"), "xxba", "b"),
-        (("cd", "never"), "abcdef", "cd"),
-        (("never",), "abc", None),
-    ],
-)
-def test_stop_string_that_ended_the_text_is_named(stop, text, found):
-    reader = Detokenizer(BYTE_LEVEL, [], stop, True)
-    for token in BYTE_LEVEL(text)["input_ids"]:
-        _, stopped = reader.push(token)
-        if stopped:
-            break
-    assert reader.stop == found

@@ -24,6 +24,7 @@ from running import (
     drafter,
     engine,
     finish,
+    outputs,
     plain,
     prompts,
     target,
@@ -43,7 +44,7 @@ def truth() -> list[Answer]:
 
 
 def run(loop: Engine, asked: list[Case]) -> list[tuple]:
-    return [answer.said for answer in finish(loop, asked)]
+    return outputs(finish(loop, asked))
 
 
 # ---- what is counted
@@ -55,36 +56,22 @@ def test_the_statistics_add_up(make):
     for answer in finish(loop, requests()):
         stats, deltas = answer.sequence.stats, answer.deltas
         assert stats.rounds == len(deltas)
-        assert (
-            stats.tokens
-            == len(answer.tokens)
-            == sum(len(delta.tokens) for delta in deltas)
-            == 24
-        )
+        lengths = [len(delta.tokens) for delta in deltas]
+        assert stats.tokens == len(answer.tokens) == sum(lengths) == 24
         assert stats.drafted == sum(delta.drafted for delta in deltas)
-        assert (
-            stats.accepted
-            == sum(delta.origins.count("accepted") for delta in deltas)
-            > 0
-        )
+        accepted = [delta.origins.count("accepted") for delta in deltas]
+        assert stats.accepted == sum(accepted) > 0
         assert stats.tokens == stats.rounds + stats.accepted
         assert sum(stats.accepted_at) == stats.accepted
-        assert all(
-            kept <= scored
-            for kept, scored in zip(stats.accepted_at, stats.drafted_at, strict=True)
-        )
+        pairs = zip(stats.accepted_at, stats.drafted_at, strict=True)
+        assert all(kept <= scored for kept, scored in pairs)
         assert stats.accepted_at == sorted(stats.accepted_at, reverse=True)
         assert stats.tokens_per_pass == stats.tokens / stats.rounds
         assert 0 < stats.acceptance == stats.accepted / stats.drafted < 1
-        assert (
-            sum(stats.drafted_at) == stats.drafted
-            if make is Foresight
-            else sum(stats.drafted_at) < stats.drafted
-        )
-        assert (
-            min(stats.propose, stats.score, stats.verify, stats.commit, stats.prefill)
-            > 0
-        )
+        whole = sum(stats.drafted_at) == stats.drafted
+        assert whole if make is Foresight else sum(stats.drafted_at) < stats.drafted
+        steps = (stats.propose, stats.score, stats.verify, stats.commit, stats.prefill)
+        assert min(steps) > 0
 
 
 def test_chain_counts_draft_token_at_every_depth_it_reaches():
@@ -92,11 +79,8 @@ def test_chain_counts_draft_token_at_every_depth_it_reaches():
     (answer,) = finish(loop, requests(max_tokens=16)[:1])
     # Rounds of 4 draft tokens + 1: 5 + 5 + 5, then one token is left and no draft token
     # could be of use.
-    assert (
-        answer.sequence.stats.drafted_at
-        == answer.sequence.stats.accepted_at
-        == [3, 3, 3, 3]
-    )
+    stats = answer.sequence.stats
+    assert stats.drafted_at == stats.accepted_at == [3, 3, 3, 3]
     assert [len(delta.tokens) for delta in answer.deltas] == [5, 5, 5, 1]
     assert answer.deltas[0].origins == ("accepted",) * 4 + ("bonus",)
 
@@ -122,9 +106,7 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
         assert len(answer.sequence.stats.drafted_at) == left - 1
         assert len(answer.tokens) == left
     if rule == "match" or not temperature:
-        assert [answer.said for answer in got] == [
-            answer.said for answer in plain(target(DTYPE), asked)
-        ]
+        assert outputs(got) == outputs(plain(target(DTYPE), asked))
 
 
 @pytest.mark.parametrize(
@@ -133,32 +115,19 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
 )
 def test_reach_ends_with_the_text_and_the_context(left, context, deep):
     sequence = Request(1, [5] * 10, 8, SamplingParams(max_tokens=left + 2), seed=0)
-    assert (
-        Batch((sequence,), NoiseStreams(9, shared=True), context=context).reach(
-            sequence
-        )
-        == deep
-    )
+    batch = Batch((sequence,), NoiseStreams(9, shared=True), context=context)
+    assert batch.reach(sequence) == deep
 
 
 def test_a_chain_that_is_longer_than_the_text_is_cut():
     class Long(Foresight):
         def propose(self, batch, nodes):
-            return chosen(
-                [
-                    [self.token_at(s, d) for d in range(n)]
-                    for s, n in zip(batch.sequences, nodes, strict=True)
-                ]
-            )
+            return chosen(self.chains(batch, nodes))
 
-    got = finish(
-        engine(target(DTYPE), Long(known(truth())), 16), requests(max_tokens=4)
-    )
-    assert [[delta.drafted for delta in answer.deltas] for answer in got] == [
-        [3],
-        [3],
-        [3],
-    ]
+    loop = engine(target(DTYPE), Long(known(truth())), 16)
+    got = finish(loop, requests(max_tokens=4))
+    drafted = [[delta.drafted for delta in answer.deltas] for answer in got]
+    assert drafted == [[3]] * 3
 
 
 # ---- where a text ends
@@ -183,14 +152,10 @@ def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
             want = plain(target(DTYPE), asked)
             assert len(want[0].tokens) <= place + 1
             got = finish(engine(target(DTYPE), make(known(truth())), 8), asked)
-            assert [one.said for one in got] == [one.said for one in want]
-            assert (
-                tuple(got[0].deltas[-1].origins)
-                == tuple(got[0].deltas[-1].origins)[: len(got[0].deltas[-1].tokens)]
-            )
-            assert [delta.finish_reason for delta in got[0].deltas[:-1]] == [None] * (
-                len(got[0].deltas) - 1
-            )
+            assert outputs(got) == outputs(want)
+            *before, last = got[0].deltas
+            assert len(last.origins) <= len(last.tokens)
+            assert {delta.finish_reason for delta in before} <= {None}
 
 
 def piece(answer: Answer, place: int) -> str:
@@ -244,20 +209,13 @@ def test_at_edge_of_context_only_places_that_exist_are_read(
 
         monkeypatch.setattr(model.backend, "read", noted)
     text = (prompts()[3] * 60)[: context - 9]
-    asked = [
-        Case(
-            text,
-            SamplingParams(
-                temperature=temperature, seed=1, max_tokens=9, ignore_eos=True
-            ),
-        )
-    ]
+    options = dict(seed=1, max_tokens=9, ignore_eos=True)
+    asked = [Case(text, SamplingParams(temperature=temperature, **options))]
     want = plain(target(DTYPE), asked)
-    proposer = (
-        RandomTree(known(want), spoilt=0.3) if name == "tree" else drafter(name, DTYPE)
-    )
+    tree = RandomTree(known(want), spoilt=0.3)
+    proposer = tree if name == "tree" else drafter(name, DTYPE)
     got = finish(engine(target(DTYPE), proposer, 16), asked)
-    assert [answer.said for answer in got] == [answer.said for answer in want]
+    assert outputs(got) == outputs(want)
     assert max(places) < context < max(rows)
 
 
@@ -305,9 +263,8 @@ def draft_tokens_without_parents(batch, nodes):
 
 
 def halves(batch, nodes):
-    return Draft(
-        [DraftTree([5.5] * count, list(range(-1, count - 1))) for count in nodes]
-    )
+    chains = [list(range(-1, count - 1)) for count in nodes]
+    return Draft([DraftTree([5.5] * len(chain), chain) for chain in chains])
 
 
 def no_draft(batch, nodes):
@@ -359,9 +316,8 @@ def test_a_drafter_may_use_its_lists_again():
     one = requests()[:1]
     answer = truth()[0]
     loop = engine(target(DTYPE), Reusing(known(truth())), 3)
-    assert run(loop, one) == [
-        (answer.tokens[:24], tokenizer().decode(answer.tokens[:24]), "length")
-    ]
+    text = tokenizer().decode(answer.tokens[:24])
+    assert run(loop, one) == [(answer.tokens[:24], text, "length")]
     assert not loop.failed
 
 
@@ -370,9 +326,8 @@ def broken(proposer: Breaking) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         got = run(loop, requests())
-    assert got == [
-        (a.tokens[:24], tokenizer().decode(a.tokens[:24]), "length") for a in truth()
-    ]
+    tokens = [answer.tokens[:24] for answer in truth()]
+    assert got == [(one, tokenizer().decode(one), "length") for one in tokens]
     assert 1 <= len(said) <= 2, [str(one.message) for one in said]
     assert {one.category for one in said} == {RuntimeWarning}
     assert all("the text is not affected" in str(one.message) for one in said)
@@ -398,14 +353,19 @@ def test_drafter_gets_floors_and_pace():
             return super().propose(batch, nodes)
 
     loop = engine(target(DTYPE), Told(known(truth())), Strict(3))
-    assert run(loop, requests()) == [
-        one.said for one in plain(target(DTYPE), requests())
-    ]
+    assert run(loop, requests()) == outputs(plain(target(DTYPE), requests()))
     assert loop.failed is None
     assert set(received) == {(0.25, 0.5, 40.0)}
 
 
 # ---- coming and going
+
+
+def added(loop: Engine, asked: list[Case]) -> list[Request]:
+    sequences = [request.sequence(loop.target.eos) for request in asked]
+    for sequence in sequences:
+        loop.add(sequence)
+    return sequences
 
 
 def test_every_sequence_is_released_and_every_round_observed():
@@ -444,11 +404,7 @@ def test_failure_on_hidden_states_does_no_harm():
 
 def test_a_sequence_given_up_leaves_the_others_as_they_are():
     loop = engine(target(DTYPE), drafter("lm", DTYPE), 4, slots=2)
-    first, second, third = (
-        request.sequence(target(DTYPE).eos) for request in requests()
-    )
-    for sequence in (first, second, third):
-        loop.add(sequence)
+    first, second, third = added(loop, requests())
     for _ in range(3):
         loop.step()
     loop.abort(first)
@@ -480,27 +436,17 @@ def test_error_of_one_request_leaves_others_their_round(rule):
         return scores
 
     loop = engine(target(DTYPE), drafter("lm", DTYPE), 3, rule=rule)
-    params = [
-        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, processors=p)
-        for p in ((), (breaks,), ())
-    ]
-    several = [
-        Case(prompt, one) for prompt, one in zip(prompts()[:3], params, strict=True)
-    ]
-    first, failing, last = (one.sequence(loop.target.eos) for one in several)
-    for sequence in (first, failing, last):
-        loop.add(sequence)
+    several = requests(max_tokens=16)
+    several[1] = requests(max_tokens=16, processors=(breaks,))[1]
+    first, failing, last = added(loop, several)
     loop.step()
     before = [first.produced, last.produced]
     broken.append(True)
     with pytest.raises(RuntimeError, match="this processor is broken"):
         loop.step()
     assert (first.produced > before[0], last.produced > before[1]) == (True, True)
-    assert (failing.finish_reason, first.finish_reason, last.finish_reason) == (
-        "abort",
-        None,
-        None,
-    )
+    assert failing.finish_reason == "abort"
+    assert first.finish_reason is last.finish_reason is None
     assert isinstance(failing.error, RuntimeError)
     while not loop.idle:
         loop.step()
@@ -518,10 +464,8 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     """On a draft token that is not the text it is never our business: the request goes
     on, and drafting too.
     """
-    texts = [
-        list(prompt) + answer.tokens
-        for prompt, answer in zip(prompts(), truth(), strict=False)
-    ]
+    pairs = zip(prompts(), truth(), strict=False)
+    texts = [[*prompt, *answer.tokens] for prompt, answer in pairs]
 
     def fussy(tokens, scores):
         text = tokens[0].tolist()
@@ -532,18 +476,16 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
         return torch.full_like(scores, -torch.inf)
 
     asked = requests(processors=(fussy,), max_tokens=20)
+    kind = RandomTree if rule == "match" else Foresight
     proposer = {
         "lm": lambda: drafter("lm", DTYPE),
         "wrong": lambda: Foresight(known(truth()), spoilt=0.5),
-        "tree": lambda: RandomTree(known(truth()), spoilt=0.3),
+        "tree": lambda: kind(known(truth()), spoilt=0.3),
     }[drafter_name]()
-    if drafter_name == "tree" and rule != "match":
-        proposer = Foresight(known(truth()), spoilt=0.2)
     loop = engine(target(DTYPE), proposer, 4, rule=rule)
     got = finish(loop, asked)
-    assert [answer.tokens for answer in got] == [
-        answer.tokens[:20] for answer in truth()
-    ]
+    for answer, whole in zip(got, truth(), strict=True):
+        assert answer.tokens == whole.tokens[:20]
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in got) > 0
     beyond = requests(processors=(fussy,), max_tokens=60)[:1]

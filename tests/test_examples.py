@@ -30,7 +30,7 @@ from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.kv.reads import Read
 from foreword.options import EXECUTORS
 from foreword.types import SamplingParams
-from running import Case, engine, finish, plain, prompts, target
+from running import Case, engine, finish, outputs, plain, prompts, target
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -166,9 +166,7 @@ def test_the_method_in_the_guide_is_a_method():
     requests = [Case(prompt, params) for prompt in prompts() for params in sampling]
     loop = engine(model, echo, 3)
     answers = finish(loop, requests)
-    assert [answer.said for answer in answers] == [
-        answer.said for answer in plain(model, requests)
-    ]
+    assert outputs(answers) == outputs(plain(model, requests))
     assert loop.failed is None
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0
 
@@ -214,7 +212,5 @@ def test_the_executor_in_the_guide_writes_the_same_text(monkeypatch):
     requests = [Case(prompt, params) for prompt in prompts() for params in sampling]
     draft = NgramDrafter()
     answers = finish(engine(own, draft, 3), requests)
-    assert [answer.said for answer in answers] == [
-        answer.said for answer in plain(target("float32"), requests)
-    ]
+    assert outputs(answers) == outputs(plain(target("float32"), requests))
     assert sum(answer.sequence.stats.accepted for answer in answers) > 0

@@ -8,6 +8,7 @@ import torch
 from transformers import BatchEncoding
 
 import starter
+from asking import part, user
 from foreword import LLM, InvalidRequest
 from foreword.chats import conversation
 from foreword.chats.prompts import listed, token_ids
@@ -78,12 +79,8 @@ def test_lone_surrogates_are_refused(text):
     for prompts in (text, [text], ["fine", text]):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             listed(prompts)
-    parts = [{"type": "text", "text": text}]
-    for messages in (
-        [{"role": "user", "content": text}],
-        [{"role": text, "content": "a"}],
-        [{"role": "user", "content": parts}],
-    ):
+    parts = [part(text)]
+    for messages in ([user(text)], [{"role": text, "content": "a"}], [user(parts)]):
         with pytest.raises(InvalidRequest, match="must be valid Unicode"):
             conversation(messages)
 
@@ -91,7 +88,7 @@ def test_lone_surrogates_are_refused(text):
 @pytest.mark.parametrize("content", [5, b"Hi", 1.5, True])
 def test_content_of_a_message_must_be_text(content):
     with pytest.raises(InvalidRequest, match="content must be a string"):
-        conversation([{"role": "user", "content": content}])
+        conversation([user(content)])
 
 
 def test_llm_refuses_unreadable_prompts_and_names():
