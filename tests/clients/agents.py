@@ -7,7 +7,6 @@ from pathlib import Path
 
 from clients.proxy import Call
 
-ASKED = "Read note.txt."
 NOTE, PICTURE = "note.txt", "picture.png"
 MODEL = "foreword"
 CONTEXT = 65_536
@@ -21,6 +20,7 @@ class Place:
     """Of the server, without a path."""
     home: Path
     work: Path
+    asked: str = "Read note.txt."
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,11 @@ def claude_code(place: Place) -> tuple[Sequence[str], dict[str, str]]:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "DISABLE_TELEMETRY": "1",
+        # nothing is asked, also of an administrator
+        "IS_SANDBOX": "1",
     }
-    return ("-p", ASKED, "--model", MODEL, "--allowedTools", "Read"), environment
+    unasked = "--dangerously-skip-permissions"
+    return ("-p", place.asked, "--model", MODEL, unasked), environment
 
 
 def codex(place: Place) -> tuple[Sequence[str], dict[str, str]]:
@@ -73,7 +76,7 @@ def codex(place: Place) -> tuple[Sequence[str], dict[str, str]]:
     folder.mkdir()
     (folder / "config.toml").write_text("\n".join(lines))
     unasked = "--dangerously-bypass-approvals-and-sandbox"
-    arguments = ("exec", "--skip-git-repo-check", unasked, ASKED)
+    arguments = ("exec", "--skip-git-repo-check", unasked, place.asked)
     return arguments, {"CODEX_HOME": str(folder)}
 
 
@@ -94,7 +97,7 @@ def opencode(place: Place) -> tuple[Sequence[str], dict[str, str]]:
     settings = {"model": f"ours/{MODEL}", "provider": {"ours": provider}}
     (place.work / "opencode.json").write_text(json.dumps(settings))
     off = ("MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE")
-    return ("run", ASKED), {f"OPENCODE_DISABLE_{name}": "1" for name in off}
+    return ("run", place.asked), {f"OPENCODE_DISABLE_{name}": "1" for name in off}
 
 
 def continue_cli(place: Place) -> tuple[Sequence[str], dict[str, str]]:
@@ -120,7 +123,7 @@ def continue_cli(place: Place) -> tuple[Sequence[str], dict[str, str]]:
         # it looks for updates unless it has just updated
         "CONTINUE_CLI_AUTO_UPDATED": "1",
     }
-    return ("-p", ASKED, "--config", str(file), "--allow", "Read"), environment
+    return ("-p", place.asked, "--config", str(file), "--auto"), environment
 
 
 def reads(tool: str, argument: str, *names: str) -> Callable[[Path], Sequence[Call]]:

@@ -17,9 +17,10 @@ def ran(
     home: Path,
     environment: dict[str, str],
     given: str = "",
+    longest: float = LONGEST,
 ) -> str:
     """Return what a program prints, run in a folder with this home and environment;
-    it must succeed.
+    it must succeed, within so many seconds.
     """
     kept = {
         name: os.environ[name]
@@ -33,7 +34,7 @@ def ran(
         env={**kept, "HOME": str(home), "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=LONGEST,
+        timeout=longest,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -49,7 +49,8 @@ class Proxy:
 
     upstream: str
     """The server's address."""
-    script: Sequence[Call]
+    script: Sequence[Call] | None
+    """Without one, the model chooses."""
     url: str = ""
     """Its own address."""
     turns: list[dict[str, Any]] = field(default_factory=list)
@@ -63,6 +64,9 @@ class Proxy:
 
         An agent also asks for titles, without tools: such an answer is only made short.
         """
+        if self.script is None:
+            self.turns.append(body)
+            return body
         offered = {name_of(tool) for tool in body.get("tools") or ()}
         if not offered.issuperset(call.tool for call in self.script):
             return bounded(body)
@@ -109,7 +113,7 @@ def worded(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def between(upstream: str, script: Sequence[Call]) -> Iterator[Proxy]:
+def between(upstream: str, script: Sequence[Call] | None) -> Iterator[Proxy]:
     """Run a proxy in a thread."""
     proxy = Proxy(upstream, script)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(proxy))

@@ -49,7 +49,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def run(agent: Agent, place: Place) -> str:
+def run(agent: Agent, place: Place, longest: float = programs.LONGEST) -> str:
     """Return what the agent prints; skip the test where it is not installed."""
     program = programs.AGENTS / agent.program
     if not shutil.which("node"):
@@ -60,7 +60,8 @@ def run(agent: Agent, place: Place) -> str:
         )
     arguments, environment = agent.settings(place)
     command = [str(program), *arguments]
-    return programs.ran(command, place.work, place.home, environment | ALONE)
+    environment |= ALONE
+    return programs.ran(command, place.work, place.home, environment, longest=longest)
 
 
 def conversation(body: dict[str, Any]) -> list[Any]:

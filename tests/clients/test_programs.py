@@ -18,7 +18,7 @@ pytestmark = pytest.mark.clients
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 WORD = "Define the word gasolene."
-TOKENIZER = str(Path(foreword.bundled.__file__).parent / "target")
+TOKENIZER = str(foreword.bundled.target())
 Drafting = Callable[[], AbstractContextManager[None]]
 
 

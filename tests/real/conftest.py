@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipes import published
 
-from foreword import LLM, files
+from foreword import LLM
+from real.fetching import fetched
 
 DRAFTS = {"qwen-1.5b": "qwen-0.5b"}
 """Name of a model -> that of its draft model, which shares its vocabulary."""
@@ -27,14 +27,6 @@ def all_cores(one_thread: None) -> None:
 @pytest.fixture(scope="session")
 def model() -> Callable[[str], Path]:
     """Return a function that fetches a model, and skips the test where none is."""
-
-    def fetched(name: str) -> Path:
-        folder = os.environ.get("FOREWORD_PUBLISHED") or files.cache() / "published"
-        try:
-            return published.fetch(name, Path(folder))
-        except published.Unavailable as error:
-            pytest.skip(str(error))
-
     return fetched
 
 
