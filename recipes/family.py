@@ -34,22 +34,22 @@ from transformers import (
 
 from foreword import LLM, bundled
 from foreword.errors import ModelError
-from foreword.train import job
-from foreword.train.checkpoint import found, save
-from foreword.train.data.records import read
-from foreword.train.data.regenerate import Wishes, regenerate
-from foreword.train.devices import keep_freed
-from foreword.train.job import Job
-from foreword.train.log import Log, Row
-from foreword.train.registry import (
+from foreword_train import job
+from foreword_train.checkpoint import found, save
+from foreword_train.data.records import read
+from foreword_train.data.regenerate import Wishes, regenerate
+from foreword_train.devices import keep_freed
+from foreword_train.job import Job
+from foreword_train.log import Log, Row
+from foreword_train.registry import (
     DSparkOptions,
     EagleOptions,
     LmOptions,
     MedusaOptions,
     TrainOptions,
 )
-from foreword.train.report.measure import Questions
-from foreword.train.trainer import TrainingConfig
+from foreword_train.report.measure import Questions
+from foreword_train.trainer import TrainingConfig
 
 LENGTHS = (128, 256, 512)
 """Tokens.

@@ -28,14 +28,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from foreword import LLM, Completion, SamplingParams
 from foreword.errors import ModelError
 from foreword.native.cpu import fast_bfloat16
-from foreword.train.data.packing import Block, Packer, Piece
-from foreword.train.data.records import Record
-from foreword.train.devices import OneDevice
-from foreword.train.log import Row
-from foreword.train.losses import loss
-from foreword.train.registry import EagleOptions, LmOptions, MedusaOptions, TrainOptions
-from foreword.train.task import TrainContext
-from foreword.train.trainer import Task, Trainer, TrainingConfig
+from foreword_train.data.packing import Block, Packer, Piece
+from foreword_train.data.records import Record
+from foreword_train.devices import OneDevice
+from foreword_train.log import Row
+from foreword_train.losses import loss
+from foreword_train.registry import EagleOptions, LmOptions, MedusaOptions, TrainOptions
+from foreword_train.task import TrainContext
+from foreword_train.trainer import Task, Trainer, TrainingConfig
 
 PATCH, GRID = 4, 12
 """Pixels of a token's side, and tokens of a picture's side."""

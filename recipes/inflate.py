@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from foreword import bundled
-from foreword.bench.inflate.model import SHAPES, inflate
+from foreword_lab.bench.inflate.model import SHAPES, inflate
 
 CONTEXT = 2048
 """Tokens."""

@@ -1,4 +1,4 @@
-"""Build a release, check its archives, and run the wheel in an environment of its own.
+"""Build a release, check its archives, and run the wheels in an environment of their own.
 
     make release    takes minutes, and needs a package index
 
@@ -28,6 +28,12 @@ LARGEST = 100 * 2**20
 """Bytes. The package index takes no larger file without being asked."""
 HEADING = r"^## \[{version}\] - (.+)$"
 """The line of CHANGELOG.md that begins a version, and its date."""
+COMMANDS = {
+    "foreword-server": ("serve", "batch"),
+    "foreword-train": ("train", "data", "export"),
+    "foreword-lab": ("bench", "certify", "demo", "doctor", "theory", "tune", "view"),
+}
+"""Package -> commands that it brings."""
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 RECIPE = """
 Built and tried: {names}. To release it:
@@ -85,27 +91,24 @@ def check_version(version: str, changelog: str, tag: str = "") -> None:
 
 
 def check_wheel(wheel: Path, files: Iterable[str], licences: Iterable[str]) -> None:
-    """Raise ReleaseError where the wheel has not every file of the package, models
-    included, and every licence.
+    """Raise ReleaseError where the wheel has not every file of its package, and every
+    licence. Paths begin at the folder of the package.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     prefix = "src/"
-    package = [file for file in files if file.startswith(f"{prefix}foreword/")]
+    package = [file for file in files if file.startswith(prefix)]
     wanted = [file.removeprefix(prefix) for file in package]
     (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
     wanted += [f"{info}/licenses/{licence}" for licence in licences]
     _require(wheel, wanted, names)
 
 
-def check_sdist(sdist: Path, files: Iterable[str], left_out: Iterable[str]) -> None:
-    """Raise ReleaseError where the source archive lacks a file of the repository.
-    Files of tools, which begin with a dot, may be missing, and folders left out.
-    """
+def check_sdist(sdist: Path, files: Iterable[str]) -> None:
+    """Raise ReleaseError where the source archive lacks a file of its package."""
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    without = (".", *(f"{folder}/" for folder in left_out))
-    _require(sdist, [file for file in files if not file.startswith(without)], names)
+    _require(sdist, list(files), names)
 
 
 def check_size(archive: Path, largest: int = LARGEST) -> None:
@@ -118,54 +121,85 @@ def check_size(archive: Path, largest: int = LARGEST) -> None:
         )
 
 
-def try_wheel(wheel: Path, torch: str) -> None:
-    """Install the wheel in a new environment, and run its demo outside of the source."""
+def try_wheels(wheels: dict[str, Path], torch: str) -> None:
+    """Install the wheels in a new environment outside of the source: the core alone,
+    each other beside it, then all of them, with the demo.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _run([sys.executable, "-m", "venv", "env"], folder)
         python = str(folder / "env" / "bin" / "python")
-        install = [python, "-m", "pip", "install", "--quiet"]
+        pip = [python, "-m", "pip"]
         option, reason = torch_index.option(gpu=False)
-        sys.stdout.write(f"installing the wheel, which takes minutes; {reason}\n")
+        sys.stdout.write(f"installing the wheels, which takes minutes; {reason}\n")
         sys.stdout.flush()
-        _run([*install, torch, *option.split()], folder)
-        _run([*install, str(wheel.resolve())], folder)
-        found = _run(
-            [python, "-c", "import foreword; print(foreword.__file__)"], folder
-        )
-        if not Path(found.strip()).is_relative_to(folder):
-            raise ReleaseError(f"cannot try the wheel: python imports {found.strip()}")
-        _run([str(folder / "env" / "bin" / "foreword"), "--version"], folder)
+        _run([*pip, "install", "--quiet", torch, *option.split()], folder)
+        _run([*pip, "install", "--quiet", str(wheels["foreword"])], folder)
+        ran = [python, "-c", "import foreword; print(foreword.__file__)"]
+        file = _run(ran, folder).strip()
+        if not Path(file).is_relative_to(folder):
+            raise ReleaseError(f"cannot try the wheel: python imports {file}")
+        command = str(folder / "env" / "bin" / "foreword")
+        _run([command, "methods"], folder)
+        for package, commands in COMMANDS.items():
+            for word in commands:
+                _refused([command, word], folder)
+            _run([*pip, "install", "--quiet", str(wheels[package])], folder)
+            for word in commands:
+                _run([command, word, "--help"], folder)
+            _run([*pip, "uninstall", "--quiet", "--yes", package], folder)
+        _run([*pip, "install", "--quiet", *map(str, wheels.values())], folder)
         # A cache of its own: the kernels are compiled from the sources in the wheel.
         cache = {"XDG_CACHE_HOME": str(folder / "cache")}
         demo = [python, "-m", "foreword", "demo", "--quick"]
         sys.stdout.write(_run(demo, folder, cache))
 
 
+def _refused(command: list[str], folder: Path) -> None:
+    """Raise ReleaseError unless a command says which package brings it."""
+    try:
+        _run(command, folder)
+    except ReleaseError as error:
+        if "pip install 'foreword[" in " ".join(str(error).split()):
+            return
+        raise
+    raise ReleaseError(f"cannot release: {' '.join(command)} ran without its package")
+
+
+def build(package: Path, out: Path) -> Path:
+    """Build and check the archives of a package, and return the wheel."""
+    folder = out / package.name
+    _run([sys.executable, "-m", "build", "--outdir", str(folder)], package)
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    files = tracked(package)
+    settings = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
+    check_wheel(wheel, files, settings["project"]["license-files"])
+    check_sdist(sdist, files)
+    for archive in (wheel, sdist):
+        check_size(archive)
+        sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB\n")
+        shutil.move(archive, out / archive.name)
+    folder.rmdir()
+    return out / wheel.name
+
+
 def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
     """Build and check the archives of this version."""
-    os.chdir(ROOT)
-    settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
-    project = settings["project"]
-    left_out = settings["tool"]["hatch"]["build"]["targets"]["sdist"]["exclude"]
-    version = project["version"]
+    out = (ROOT / out).resolve()
+    project = (ROOT / "packages/foreword/pyproject.toml").read_text(encoding="utf-8")
+    version = tomllib.loads(project)["project"]["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     try:
         check_clean(ROOT)
-        check_version(version, Path("CHANGELOG.md").read_text(encoding="utf-8"), tag)
+        check_version(version, changelog, tag)
         sys.stdout.write(f"building {out}\n")
         shutil.rmtree(out, ignore_errors=True)
-        _run([sys.executable, "-m", "build", "--outdir", str(out)], ROOT)
-        (wheel,) = out.glob("*.whl")
-        (sdist,) = out.glob("*.tar.gz")
-        check_wheel(wheel, tracked(ROOT), project["license-files"])
-        check_sdist(sdist, tracked(ROOT), left_out)
-        for archive in (wheel, sdist):
-            check_size(archive)
-            sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB\n")
-        try_wheel(wheel, torch)
+        packages = sorted((ROOT / "packages").iterdir())
+        wheels = {package.name: build(package, out) for package in packages}
+        try_wheels(wheels, torch)
     except ReleaseError as error:
         sys.exit(f"{error}")
-    names = f"{wheel.name} and {sdist.name}"
+    names = ", ".join(sorted(wheels))
     sys.stdout.write(RECIPE.format(version=version, names=names))
 
 
@@ -174,7 +208,7 @@ def _require(archive: Path, wanted: list[str], names: list[str]) -> None:
     if missing:
         raise ReleaseError(
             f"cannot release {archive.name}: {len(missing)} files are missing, "
-            f"{missing[0]} first. See [tool.hatch.build] in pyproject.toml."
+            f"{missing[0]} first. See [tool.hatch.build] in its pyproject.toml."
         )
 
 

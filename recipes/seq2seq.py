@@ -37,15 +37,15 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5DenseGatedActDense, T5LayerNorm
 
 from foreword import LLM, bundled
-from foreword.train import job
-from foreword.train.data.records import Record, read
-from foreword.train.data.regenerate import Wishes, regenerate
-from foreword.train.devices import keep_freed
-from foreword.train.job import Job
-from foreword.train.methods.lm import smaller_seq2seq
-from foreword.train.registry import LmOptions
-from foreword.train.report.measure import Questions
-from foreword.train.trainer import TrainingConfig
+from foreword_train import job
+from foreword_train.data.records import Record, read
+from foreword_train.data.regenerate import Wishes, regenerate
+from foreword_train.devices import keep_freed
+from foreword_train.job import Job
+from foreword_train.methods.lm import smaller_seq2seq
+from foreword_train.registry import LmOptions
+from foreword_train.report.measure import Questions
+from foreword_train.trainer import TrainingConfig
 
 LENGTHS = ((64, 48), (128, 112))
 """Tokens of source and of answer in a row. A row has the shortest of these that hold

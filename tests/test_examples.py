@@ -88,7 +88,6 @@ def test_example_does_what_it_says(path, monkeypatch, capsys):
 )
 def test_example_runs_as_a_process(path):
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
         "OMP_NUM_THREADS": "1",
         "PYTHONUTF8": "1",
     }

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from foreword.budget.learned import AcceptanceModel, LogisticModel
 from foreword.errors import DiskError, InvalidRequest
 from foreword.files import atomic_file, atomic_folder, check_creatable, check_writable
-from foreword.train import checkpoint
-from foreword.train.methods.acceptance import save
+from foreword_train import checkpoint
+from foreword_train.learned import AcceptanceModel, LogisticModel
+from foreword_train.methods.acceptance import save
 
 
 def test_folder_appears_when_complete(tmp_path):

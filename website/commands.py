@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from foreword.cli import app
+from foreword.cli.app import app
 from website.markdown import cell
 
 OPTIONS = "Options"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from foreword import LLM, SamplingParams
-from foreword.server import speech
-from foreword.server.app import build_app
-from foreword.server.service import Service
-from foreword.server.settings import Settings
+from foreword_server import speech
+from foreword_server.app import build_app
+from foreword_server.service import Service
+from foreword_server.settings import Settings
 from website.markdown import cell
 
 HEAD = """# HTTP API

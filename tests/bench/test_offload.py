@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from foreword.bench.run import Options, run
 from foreword.native import cgroups
+from foreword_lab.bench.run import Options, run
 from grids import NEEDS_C
 
 

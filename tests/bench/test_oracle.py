@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from foreword.bench.oracle import Oracle
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
@@ -18,6 +17,7 @@ from foreword.model import Model
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
 from foreword.verify import rule
+from foreword_lab.bench.oracle import Oracle
 from tiny_sizes import sizes
 
 PROMPT = [5, 6, 7, 8]

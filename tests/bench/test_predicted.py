@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import starter
-from foreword.bench.decoding import Decoding, decoding_of
-from foreword.bench.engine_entry import predictions_of, watched
-from foreword.bench.records import Round
-from foreword.bench.report import Report
-from foreword.bench.run import Options, run
 from foreword.budget import AdaptiveBudget, FixedBudget, policy
 from foreword.types import Clock, Draft, DraftTree
+from foreword_lab.bench.decoding import Decoding, decoding_of
+from foreword_lab.bench.engine_entry import predictions_of, watched
+from foreword_lab.bench.records import Round
+from foreword_lab.bench.report import Report
+from foreword_lab.bench.run import Options, run
 
 KEYS = ("predicted_tokens_per_round", "predicted_rounds_tokens_per_round")
 LIKELY = DraftTree([5, 6, 7], [-1, 0, 0], [0.75, 0.5, 0.125])

@@ -11,8 +11,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import starter
-from foreword.bench.prompts import load
 from foreword.errors import InvalidRequest
+from foreword.prompts import load
 
 KINDS = ("in-domain", "out-of-domain")
 ANSWERED = [
@@ -54,7 +54,7 @@ def test_prompts_are_short_unique_user_turns(kind):
 
 
 def test_the_licence_of_every_source_is_named():
-    readme = (files("foreword.bench") / "data" / "README.md").read_text(
+    readme = (files("foreword.prompts") / "data" / "README.md").read_text(
         encoding="utf-8"
     )
     named = {

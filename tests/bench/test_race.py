@@ -5,13 +5,6 @@ had never been there.
 import pytest
 
 import starter
-from foreword.bench.engine_entry import EngineEntry
-from foreword.bench.exclusions import Exclusions
-from foreword.bench.lineup import PLAIN_ROW, Lineup
-from foreword.bench.oracle import Oracle
-from foreword.bench.race import Race, rotated
-from foreword.bench.records import BenchRequest, EntryFailed, Trial
-from foreword.bench.run import Options, run
 from foreword.budget import FixedBudget
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
@@ -19,6 +12,13 @@ from foreword.engine.scheduler import Scheduler
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
 from foreword.verify import rule
+from foreword_lab.bench.engine_entry import EngineEntry
+from foreword_lab.bench.exclusions import Exclusions
+from foreword_lab.bench.lineup import PLAIN_ROW, Lineup
+from foreword_lab.bench.oracle import Oracle
+from foreword_lab.bench.race import Race, rotated
+from foreword_lab.bench.records import BenchRequest, EntryFailed, Trial
+from foreword_lab.bench.run import Options, run
 
 TOKENIZER = load_tokenizer(starter.target())
 REQUESTS = [

@@ -2,12 +2,12 @@
 
 import pytest
 
-from foreword.bench.decoding import Decoding
-from foreword.bench.records import Round, Trial
-from foreword.bench.report import Report, by_source, regrets, rows
-from foreword.bench.report.by_source import table_of
-from foreword.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 from foreword.types import Clock
+from foreword_lab.bench.decoding import Decoding
+from foreword_lab.bench.records import Round, Trial
+from foreword_lab.bench.report import Report, by_source, regrets, rows
+from foreword_lab.bench.report.by_source import table_of
+from foreword_lab.bench.round_profile import BY_MODEL, BY_STEP, parts, table
 
 
 def a_round(

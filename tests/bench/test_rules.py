@@ -7,11 +7,11 @@ import json
 import pytest
 
 import starter
-from foreword.bench.rules import Row, as_json, compare, entrants, table
-from foreword.bench.run import Options
-from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest
+from foreword.interval import Interval
 from foreword.verify import RULES
+from foreword_lab.bench.rules import Row, as_json, compare, entrants, table
+from foreword_lab.bench.run import Options
 
 OPTIONS = Options(
     target=str(starter.target()),

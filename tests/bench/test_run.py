@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import starter
-from foreword.bench.lineup import ENTRIES, SPECULATIVE
-from foreword.bench.peers import hf
-from foreword.bench.prompts import load
-from foreword.bench.report import Report
-from foreword.bench.row_names import row_names
-from foreword.bench.run import Options, run, spread
 from foreword.errors import InvalidRequest, ModelError, UnknownMethod
+from foreword.prompts import load
+from foreword_lab.bench.lineup import ENTRIES, SPECULATIVE
+from foreword_lab.bench.peers import hf
+from foreword_lab.bench.report import Report
+from foreword_lab.bench.row_names import row_names
+from foreword_lab.bench.run import Options, run, spread
 
 TOKENS = 8
 ENLARGED = Options(offload_folder="x", inflate="llama-110m")

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 import tiny_seq2seq
-from foreword.bench.batches import together
-from foreword.bench.prompts import load
-from foreword.bench.run import Options, run
+from foreword.prompts import load
+from foreword_lab.bench.batches import together
+from foreword_lab.bench.run import Options, run
 
 PEERS = ("transformers.assisted", "transformers.lookup")
 METHODS = (

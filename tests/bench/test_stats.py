@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.stats import chi2, ncx2
 
-from foreword.bench.stats import (
+from foreword.errors import InvalidRequest
+from foreword_lab.bench.stats import (
     LEVEL,
     Interval,
     chi_square_cdf,
@@ -20,7 +21,6 @@ from foreword.bench.stats import (
     speed,
     speedup,
 )
-from foreword.errors import InvalidRequest
 
 
 def costs(tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:

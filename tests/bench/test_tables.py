@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from foreword.bench.stats import Interval
+from foreword.interval import Interval
 from foreword.tables import BARE, Column, Table, figure, share
 
 

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from foreword import LLM, SamplingParams
-from foreword.bench import timed as timing
-from foreword.bench.timed import TimedBackend, timed, timed_drafts
 from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
@@ -16,6 +14,8 @@ from foreword.model.backend import Backend, GrowsTrees
 from foreword.model.kv.memories import Remembers
 from foreword.native.forward import library
 from foreword.types.growth import GrownTree, TreeRequest
+from foreword_lab.bench import timed as timing
+from foreword_lab.bench.timed import TimedBackend, timed, timed_drafts
 from tiny_models import VOCAB, build
 
 FORWARD = 2.0

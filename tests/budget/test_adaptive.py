@@ -26,12 +26,12 @@ from foreword.budget import (
     policy,
 )
 from foreword.budget.constants import C
-from foreword.budget.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost
-from foreword.train.methods.acceptance import save
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
+from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
+from foreword_train.methods.acceptance import save
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
@@ -581,8 +581,8 @@ def served(
             for count, length in zip(asked, unread, strict=True)
             if count
         )
-        probabilities = [drafter.kept**k for k in range(1, 9)]
-        draft = Draft([tree(probabilities[:count]) for count in asked])
+        acceptances = [drafter.kept**k for k in range(1, 9)]
+        draft = Draft([tree(acceptances[:count]) for count in asked])
         if any(asked):
             draft = budget.trim(draft)
         made = [len(tree) for tree in draft.trees]
@@ -592,7 +592,7 @@ def served(
         budget.on_timing(rows, clock, fresh)
         spent, rounds, drafted = spent + clock.total, rounds + 1, drafted + any(made)
         for one, count, wanted in zip(list(running), made, asked, strict=True):
-            owed = carry.get(one.id, 0.0) + sum(probabilities[:count])
+            owed = carry.get(one.id, 0.0) + sum(acceptances[:count])
             kept = min(int(owed), count)
             carry[one.id] = owed - kept
             one.tokens += [1] * min(1 + kept, one.room)

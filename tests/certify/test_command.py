@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from broken_servers import IgnoresSeed, broken
-from foreword.certify.report import MEANINGS, Certificate, Check, page
 from foreword.registry import METHODS
+from foreword_lab.certify.report import MEANINGS, Certificate, Check, page
 from serving import Running
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from foreword import LLM, SamplingParams
-from foreword.certify.cases import Case, encoded
-from foreword.certify.numerics import difference, next_logits
-from foreword.certify.runs import run
+from foreword_lab.certify.cases import Case, encoded
+from foreword_lab.certify.numerics import difference, next_logits
+from foreword_lab.certify.runs import run
 
 
 def best_two(llm: LLM, prompt: tuple[int, ...]) -> tuple[list[int], float]:
@@ -51,7 +51,7 @@ def test_text_that_ends_early_is_a_fault_and_an_equal_one_is_none(plain: LLM) ->
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_scores_are_those_that_decided(plain: LLM, temperature: float) -> None:
     """The token of plain decoding has the best score with its noise."""
-    from foreword.certify.numerics import _scores
+    from foreword_lab.certify.numerics import _scores
 
     prompt = encoded(plain, "Once upon a time")
     params = SamplingParams(temperature=temperature, max_tokens=6, seed=9, top_p=0.95)

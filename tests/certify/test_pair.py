@@ -7,13 +7,13 @@ import pytest
 
 from drafters import Foresight
 from foreword import LLM, bundled
-from foreword.certify.drafting import Drafting, load_all
-from foreword.certify.report import Certificate, Check
-from foreword.certify.run import CertifyOptions, certify, check_rule, examine
-from foreword.certify.sampling import Distribution, Sampled, check_of
 from foreword.errors import InvalidRequest
 from foreword.types import Verdict
 from foreword.verify import RULES
+from foreword_lab.certify.drafting import Drafting, load_all
+from foreword_lab.certify.report import Certificate, Check
+from foreword_lab.certify.run import CertifyOptions, certify, check_rule, examine
+from foreword_lab.certify.sampling import Distribution, Sampled, check_of
 
 QUICK = CertifyOptions(quick=True)
 

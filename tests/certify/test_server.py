@@ -3,17 +3,17 @@
 import pytest
 
 import broken_servers
-from foreword.certify.clock import Clock
-from foreword.certify.remote import same_text
-from foreword.certify.remote.client import Broken, Server
-from foreword.certify.remote.run import (
+from foreword.errors import InvalidRequest, ModelError
+from foreword_lab.certify.clock import Clock
+from foreword_lab.certify.remote import same_text
+from foreword_lab.certify.remote.client import Broken, Server
+from foreword_lab.certify.remote.run import (
     ServerOptions,
     call_check,
     certify_server,
     schema_check,
 )
-from foreword.certify.remote.temperature import WORDS, temperature_check
-from foreword.errors import InvalidRequest, ModelError
+from foreword_lab.certify.remote.temperature import WORDS, temperature_check
 from serving import Running
 
 ONCE = Clock.of(0.1, lambda _: None, quick=True)

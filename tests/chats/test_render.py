@@ -19,7 +19,7 @@ from foreword.api.requests import Requests
 from foreword.chats import functions_of, instruction
 from foreword.chats.cut_calls import cut_arguments
 from foreword.chats.sanitize import MARK
-from foreword.server.output import (
+from foreword_server.output import (
     format_of,
     has_special_tags,
     named_format,

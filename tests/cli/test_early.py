@@ -12,15 +12,16 @@ import typer
 import foreword
 from command import Ended, run_apart
 from foreword import LLM, Recording, SamplingParams
-from foreword.bench.inflate.model import SHAPES
-from foreword.bench.lineup import ENTRIES
-from foreword.cli import app
-from foreword.cli.common import early, options
+from foreword.cli.app import app
+from foreword.cli.common import options
 from foreword.draft import METHODS
 from foreword.errors import InvalidRequest
 from foreword.model.probe.probe import backend_named
 from foreword.options import ModelOptions
-from foreword.train.optimizers import KINDS
+from foreword_lab.bench.inflate.model import SHAPES
+from foreword_lab.bench.lineup import ENTRIES
+from foreword_lab.commands.bench_options import row_names
+from foreword_train.optimizers import KINDS
 
 OPTIONS = {one.name: one.metadata["described"] for one in fields(ModelOptions)}
 BACKENDS = OPTIONS["backend"].choices
@@ -155,7 +156,7 @@ def test_commands_without_a_model_do_not_load_torch(ended):
 
 
 def test_rows_of_the_benchmark_are_known_early():
-    assert set(early.rows()) >= {*ENTRIES, *METHODS}
+    assert set(row_names()) >= {*ENTRIES, *METHODS}
 
 
 def test_names_in_options_are_those_of_the_library():

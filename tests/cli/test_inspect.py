@@ -141,7 +141,7 @@ def few_tokens(monkeypatch):
     """So much of each prompt is enough: what is wrong in the weights is wrong after
     every token, by far more than the limit.
     """
-    monkeypatch.setattr("foreword.bench.divergence.LONGEST", 32)
+    monkeypatch.setattr("foreword.cli.common.divergence.LONGEST", 32)
 
 
 def test_inspect_measures_divergence_of_quantized_weights(here, few_tokens):

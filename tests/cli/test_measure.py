@@ -14,7 +14,7 @@ from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
 def test_demo_shows_the_answers_and_draws_them(here, monkeypatch):
     # not by its dotted name: the package has a function of this name
-    monkeypatch.setattr(sys.modules["foreword.cli.demo"], "MAX_TOKENS", 28)
+    monkeypatch.setattr(sys.modules["foreword_lab.commands.demo"], "MAX_TOKENS", 28)
     found = here("demo", "--quick", "--svg", "demo.svg", "--html", "demo.html")
     assert found.returncode == 0, found.stderr
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)
@@ -68,7 +68,7 @@ def test_bench_shows_where_a_round_goes(here):
 
 
 def test_bench_compares_forwards_with_the_memory(here, monkeypatch):
-    monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.3)
+    monkeypatch.setattr("foreword_lab.bench.roofline.limit.QUICK_SECONDS", 0.3)
     found = here(*"bench limit --quick --inflate family --context 20 --json -".split())
     report = json.loads(found.stdout)
     assert (report["shape"], report["context"]) == ("family", 20)

@@ -10,7 +10,7 @@ import pytest
 
 import starter
 from asking import assistant, user
-from foreword.train.registry import EagleOptions
+from foreword_train.registry import EagleOptions
 from running import sayings, shelf, tokenizer
 from waiting import line_with
 

@@ -93,7 +93,7 @@ def test_command_runs_code_of_a_folder_only_if_trusted(
     command, stranger, modules, here, monkeypatch
 ):
     # forwards are timed for less long than they should be
-    monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.3)
+    monkeypatch.setattr("foreword_lab.bench.roofline.limit.QUICK_SECONDS", 0.3)
     texts = [
         f"{number} and {word}"
         for word in ("one", "two", "three")

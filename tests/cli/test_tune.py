@@ -5,15 +5,15 @@ from importlib import import_module
 
 import tiny_seq2seq
 from foreword import bundled
-from foreword.cli.tune import _file
 from foreword.settings_file import DraftingFile
-from foreword.tune.arms import Arm
+from foreword_lab.commands.tune import _file
+from foreword_lab.tune.arms import Arm
 
 
 def test_tune_method_writes_a_file_that_is_found(here, monkeypatch):
     monkeypatch.delenv("FOREWORD_TOML", raising=False)
     asked = "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --report r.html".split()
-    monkeypatch.setattr(import_module("foreword.cli.tune"), "MOST_PROMPTS", 4)
+    monkeypatch.setattr(import_module("foreword_lab.commands.tune"), "MOST_PROMPTS", 4)
     found = here(*asked, "--draft", str(bundled.draft()))
     assert found.returncode == 0, found.stderr
     values = json.loads(found.stdout)

@@ -15,10 +15,10 @@ from compose_spec import PyCompose
 from dockerfile_parse import DockerfileParser
 from jsonschema import Draft202012Validator, ValidationError
 
-from foreword.cli import app
-from foreword.cli.serving.serve import KEYS
-from foreword.server.routes import ROUTES
-from foreword.server.settings import Settings
+from foreword.cli.app import app
+from foreword_server.commands.serve import KEYS
+from foreword_server.routes import ROUTES
+from foreword_server.settings import Settings
 
 OPEN = {route.path for route in ROUTES if route.access == "open"}
 ROOT = Path(__file__).parents[2]

@@ -1,34 +1,32 @@
 """A release is refused where its tree, its changelog or its archives are not complete."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import foreword
+
 ROOT = Path(__file__).parents[2]
 FILES = (
-    "README.md .gitignore src/foreword/__init__.py "
-    "src/foreword/bundled/target/model.safetensors tests/test_one.py "
-    "tests/starter/model.safetensors"
+    "README.md src/foreword/__init__.py src/foreword/target/model.safetensors"
 ).split()
-LEFT_OUT = ["tests/starter"]
-LICENCES = ["LICENSE", "src/foreword/bundled/ATTRIBUTION.md"]
+LICENCES = ["LICENSE", "src/foreword/ATTRIBUTION.md"]
 INFO = "foreword-0.1.0.dist-info"
 IN_WHEEL = [
     "foreword/__init__.py",
-    "foreword/bundled/target/model.safetensors",
+    "foreword/target/model.safetensors",
     f"{INFO}/METADATA",
     *(f"{INFO}/licenses/{name}" for name in LICENCES),
-]
-IN_SDIST = [
-    name for name in FILES if not name.startswith((".gitignore", "tests/starter"))
 ]
 
 
@@ -100,9 +98,25 @@ def test_a_version_may_be_tried_before_its_date_is_known(release):
 
 
 def test_the_changelog_names_the_version_of_the_package(release):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    release.check_version(project["project"]["version"], text)
+    release.check_version(foreword.__version__, text)
+
+
+def test_all_packages_have_one_version_and_one_licence():
+    licence = (ROOT / "LICENSE").read_bytes()
+    folders = sorted((ROOT / "packages").iterdir())
+    assert len(folders) == 5
+    for folder in folders:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text)["project"]
+        extras = project.get("optional-dependencies", {})
+        needed = [*project["dependencies"], *chain(*extras.values())]
+        own = [
+            name for name in needed if re.match(r"foreword(-\w+)?(\[\w+\])?==", name)
+        ]
+        assert project["version"] == foreword.__version__
+        assert {name.partition("==")[2] for name in own} <= {foreword.__version__}
+        assert (folder / "LICENSE").read_bytes() == licence
 
 
 @pytest.mark.parametrize("missing", IN_WHEEL)
@@ -115,12 +129,12 @@ def test_a_wheel_without_a_file_of_the_package_is_refused(release, tmp_path, mis
         release.check_wheel(wheel(tmp_path, others), FILES, LICENCES)
 
 
-@pytest.mark.parametrize("missing", IN_SDIST)
+@pytest.mark.parametrize("missing", FILES)
 def test_a_source_archive_without_a_file_is_refused(release, tmp_path, missing):
-    release.check_sdist(sdist(tmp_path, IN_SDIST), FILES, LEFT_OUT)
-    others = [name for name in IN_SDIST if name != missing]
+    release.check_sdist(sdist(tmp_path, FILES), FILES)
+    others = [name for name in FILES if name != missing]
     with pytest.raises(release.ReleaseError, match=rf"1 files are missing, {missing}"):
-        release.check_sdist(sdist(tmp_path, others), FILES, LEFT_OUT)
+        release.check_sdist(sdist(tmp_path, others), FILES)
 
 
 def test_an_archive_that_no_index_takes_is_refused(release, tmp_path):

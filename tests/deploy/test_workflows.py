@@ -17,9 +17,8 @@ WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
     for path in sorted(FOLDER.glob("*.yml"))
 }
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]
+TEXT = (ROOT / "packages/foreword/pyproject.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads(TEXT)["project"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PYTHONS = [
     name.rpartition(" ")[2]

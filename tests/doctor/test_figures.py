@@ -6,11 +6,11 @@ import pytest
 
 import starter
 from foreword import LLM
-from foreword.doctor import acceptance, costs
-from foreword.doctor.figures import Figures
-from foreword.doctor.finding import Finding, ranked
-from foreword.doctor.measured import MeasuredPair
-from foreword.theory.formulas import PassCost, expected_tokens
+from foreword_lab.doctor import acceptance, costs
+from foreword_lab.doctor.figures import Figures
+from foreword_lab.doctor.finding import Finding, ranked
+from foreword_lab.doctor.measured import MeasuredPair
+from foreword_lab.theory.formulas import PassCost, expected_tokens
 
 FREE = PassCost(token=0.0, scoring=(1.0,) * 9)
 

@@ -12,16 +12,16 @@ import torch
 import starter
 from drafters import Foresight, Truth
 from foreword import LLM, SamplingParams, bundled
-from foreword.bench.prompts import load
-from foreword.bench.run import render
-from foreword.doctor import fit
-from foreword.doctor.finding import Diagnosis, Finding
-from foreword.doctor.measured import MeasuredPair
-from foreword.doctor.pair import DoctorOptions, examine
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import load_tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.prompts import load
 from foreword.types import Request
+from foreword_lab.bench.run import render
+from foreword_lab.doctor import fit
+from foreword_lab.doctor.finding import Diagnosis, Finding
+from foreword_lab.doctor.measured import MeasuredPair
+from foreword_lab.doctor.pair import DoctorOptions, examine
 from other_tokenizers import FAR
 from running import TEXTS
 

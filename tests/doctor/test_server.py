@@ -10,11 +10,11 @@ import pytest
 
 import starter
 from foreword import LLM
-from foreword.doctor.finding import Diagnosis, Finding
-from foreword.doctor.server.run import examine_server
 from foreword.errors import InvalidRequest, ModelError
-from foreword.server.settings import hashed
-from foreword.theory.formulas import PassCost, speed_up
+from foreword_lab.doctor.finding import Diagnosis, Finding
+from foreword_lab.doctor.server.run import examine_server
+from foreword_lab.theory.formulas import PassCost, speed_up
+from foreword_server.settings import hashed
 from serving import Running, running
 
 LABELS = 'engine="0",model_name="m"'

@@ -19,8 +19,8 @@ from foreword.draft.pard import MaskedDrafter, mask_token
 from foreword.errors import ModelError, VocabularyMismatch
 from foreword.model import Model, Read
 from foreword.model.loading.checkpoint import MASK_TOKENS
-from foreword.train.methods.lm import load
 from foreword.types import Batch, Draft
+from foreword_train.methods.lm import load
 from other_tokenizers import NEAR
 from running import (
     DTYPE,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from foreword.cli import app
+from foreword.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 QUESTION = 'Define the word "gasolene".'
@@ -72,7 +72,7 @@ def steady(text: str) -> str:
 
 def run(*arguments: str) -> dict[str, object]:
     """Return the exit code and the streams of `foreword` with these arguments."""
-    own = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    own = {"HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     found = subprocess.run(
         [sys.executable, "-m", "foreword", *arguments],
         env=os.environ | own,

@@ -10,8 +10,8 @@ import sys
 
 import foreword
 import running
-from foreword.bench.prompts import load
 from foreword.draft import METHODS
+from foreword.prompts import load
 from foreword.types import SamplingParams
 from foreword.verify import RULES
 from frozen import hashed

@@ -21,9 +21,9 @@ import tiny_seq2seq
 import tiny_vision
 import tiny_whisper
 from foreword import LLM, Completion, SamplingParams
-from foreword.bench.peers.convert import source
-from foreword.bench.peers.gguf import write
 from foreword.model import Model, load_tokenizer
+from foreword_lab.bench.peers.convert import source
+from foreword_lab.bench.peers.gguf import write
 from frozen import hashed
 
 RECORDED = Path(__file__).parents[1] / "model" / "quantized" / "recorded"

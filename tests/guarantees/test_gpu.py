@@ -16,8 +16,8 @@ from foreword.model.executors.cuda.launch import Scoring
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.sampling.noise import Stream, plain_gumbel
-from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
+from foreword_train.methods.lm import load
 from layers import TOLERANCE, Layer
 from running import Case, engine, finish, outputs, plain, prompts
 

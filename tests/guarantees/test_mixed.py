@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from foreword import LLM, SamplingParams, bundled
-from foreword.bench.prompts import load
-from foreword.bench.stats import speedup
 from foreword.budget import AdaptiveBudget
 from foreword.draft import method
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.recipe import shipped
 from foreword.model import Model, load_tokenizer
+from foreword.prompts import load
 from foreword.types import Request
 from foreword.types.stats import Clock
+from foreword_lab.bench.stats import speedup
 from running import Answer, Case, count_accepted, drafter, engine, finish
 
 KINDS = {

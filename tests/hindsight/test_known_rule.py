@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from foreword import LLM, Recording, SamplingParams
-from foreword.certify.enumeration import over_uniforms
-from foreword.certify.worlds import World, along, drawn
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hindsight.playback import Known, Played, emitted, play
 from foreword.hindsight.whatif import what_if
 from foreword.types import Round
 from foreword.verify import RULES
+from foreword_lab.certify.enumeration import over_uniforms
+from foreword_lab.certify.worlds import World, along, drawn
 
 NAMES = [name for name in RULES.own if RULES[name].given_text]
 TURN = "Write a long list of animals."

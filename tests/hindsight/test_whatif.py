@@ -153,7 +153,7 @@ def test_other_requests_go_on_meanwhile(llm):
 
 
 @pytest.mark.parametrize("after", [0, 1, 7])
-def test_a_replay_that_nobody_waits_for_ends_and_holds_nothing(llm, after):
+def test_a_replay_ends_when_its_client_leaves_and_holds_nothing(llm, after):
     recording = recorded(llm, 0.0)
     asked = count()
     leaving = dropped_when(lambda: next(asked) >= after)

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from foreword.bench.timed import timed
 from foreword.model import Mode, Model, measure
 from foreword.model.cost import NEAR, POINTS, Cost, Point, _fitted, known, measured
+from foreword_lab.bench.timed import timed
 from tiny_models import build
 
 LOOK = 5

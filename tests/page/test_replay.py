@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from browsing import Tab, ask, more, recorded, tab, upload
 from command import Here
 from foreword import Recording
-from foreword.page.files import Shown, static_file, write_self_contained
+from foreword_server.page.files import Shown, static_file, write_self_contained
 from owned import TALE
 
 

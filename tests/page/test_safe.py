@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from browsing import ask, choose, more, recorded, tab, upload
-from foreword.page.files import Shown, write_self_contained
+from foreword_server.page.files import Shown, write_self_contained
 from owned import TALE
 from serving import running
 
@@ -91,7 +91,7 @@ def test_the_policy_lets_nothing_else_run(open_tab, served):
 
 
 def test_a_server_with_keys_asks_for_one(browser, served):
-    from foreword.server.settings import hashed
+    from foreword_server.settings import hashed
 
     with (
         running(served.service.llm, keys=hashed(["open-sesame"])) as locked,

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.real
 
 LINES = 10_000
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("src/foreword/**/*.[ch]"), *ROOT.glob("docs/**/*.md")])
+FILES = sorted(
+    [*ROOT.glob("packages/foreword/src/foreword/**/*.[ch]"), *ROOT.glob("docs/**/*.md")]
+)
 CODE = [line for path in FILES for line in path.read_text("utf-8").splitlines()]
 SPACES = ["\t", "\n", "\r\n", "  ", "\n\n\n", "\u00a0", "\u3000", "\u200b", "\x0b", " "]
 EMOJI = "😀 👩\u200d👩\u200d👧 🇫🇷 👍🏽 ☺\ufe0f 1\ufe0f\u20e3".split()

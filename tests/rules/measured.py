@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from sources import ROOT, SOURCE, code, lines
+from sources import PACKAGES, ROOT, code, lines
 
 if TYPE_CHECKING:
     from foreword import LLM
@@ -53,7 +53,8 @@ def recording() -> Iterator[set[str]]:
 def own(names: set[str]) -> list[Path]:
     """Return those of the files that are Foreword's."""
     paths = (Path(name) for name in names)
-    return sorted(path for path in paths if path.is_relative_to(SOURCE))
+    folders = PACKAGES.values()
+    return sorted(path for path in paths if any(map(path.is_relative_to, folders)))
 
 
 def summary(paths: list[Path]) -> dict[str, float]:
@@ -105,7 +106,7 @@ def chat_files() -> list[Path]:
             run.clear()
             server.post("/v1/chat/completions", **body)
             requests.append(set(run))
-    ticks = {str(SOURCE / "server" / "run.py")}
+    ticks = {str(PACKAGES["foreword_server"] / "run.py")}
     return own(set.intersection(*requests) - ticks)
 
 
@@ -114,9 +115,8 @@ def measure() -> dict[str, dict[str, dict[str, float]]]:
     """Return files and lines of code of each path, and all lines of what `LLM()` and one
     answer import; measured in a new process.
     """
-    paths = os.pathsep.join(
-        [str(ROOT / "src"), str(SUPPORT), str(Path(__file__).parent)]
-    )
+    folders = (folder.parent for folder in PACKAGES.values())
+    paths = os.pathsep.join(map(str, (*folders, SUPPORT, Path(__file__).parent)))
     environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__]
     found = subprocess.run(
@@ -141,7 +141,7 @@ def main() -> None:
         },
     }
     if "-v" in sys.argv:
-        sys.stderr.write("".join(f"{path.relative_to(SOURCE)}\n" for path in run))
+        sys.stderr.write("".join(f"{path.relative_to(ROOT)}\n" for path in run))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -6,8 +6,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "foreword"
-FILES = sorted(SOURCE.rglob("*.py"))
+PACKAGES = {
+    path.name: path
+    for path in sorted(ROOT.glob("packages/*/src/*"))
+    if (path / "__init__.py").exists()
+}
+"""Name of a package, as it is imported -> its folder."""
+SOURCE = PACKAGES["foreword"]
+FILES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

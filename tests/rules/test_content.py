@@ -7,10 +7,10 @@ import re
 import durations
 import foreword
 from foreword.registry import OWN_METHODS
-from sources import FILES, SOURCE, lines, syntax, where
+from sources import FILES, PACKAGES, SOURCE, lines, syntax, where
 
 REGISTRY = SOURCE / "registry.py"
-TRAIN_OPTIONS = SOURCE / "train" / "registry.py"
+TRAIN_OPTIONS = PACKAGES["foreword_train"] / "registry.py"
 COMMON_WORDS = set("auto none lm layers predicted quantized retrieval suffix".split())
 """Names of methods that are also words of everyday code; a search for them would say nothing."""
 
@@ -25,12 +25,11 @@ def test_there_is_something_to_look_at():
 
 def test_buffers_name_their_dtype():
     """The default dtype is the process's, and changes while another thread loads a model: C would write beyond them."""
-    apart = ("train", "bench", "tune")
     found = [
         f"{where(path)}: {ast.unparse(call)}"
         for path in FILES
         for call in calls(path)
-        if path.relative_to(SOURCE).parts[0] not in apart and without_dtype(call)
+        if path.is_relative_to(SOURCE) and without_dtype(call)
     ]
     assert found == []
 
@@ -47,6 +46,15 @@ def without_dtype(call: ast.Call) -> bool:
 def test_every_duration_is_that_of_a_file():
     root = durations.FILE.parents[1]
     assert [name for name in durations.recorded() if not (root / name).exists()] == []
+
+
+def test_the_files_to_read_first_have_the_lines_that_the_page_says():
+    page = (SOURCE.parents[3] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `foreword/(\S+)` \| (\d+) \|", page, re.MULTILINE)
+    assert len(rows) == 12
+    sizes = {name: len(lines(SOURCE / name)) for name, _ in rows}
+    wrong = [name for name, size in rows if abs(sizes[name] / int(size) - 1) > 0.1]
+    assert wrong == []
 
 
 def test_nothing_is_left_to_do():
@@ -68,7 +76,7 @@ def test_only_the_command_line_prints():
         if isinstance(call.func, ast.Name) and call.func.id == "print"
     ]
     assert [
-        found for found in prints if not found.startswith("src/foreword/cli/")
+        found for found in prints if not {"cli", "commands"} & {*found.split("/")}
     ] == []
 
 
@@ -80,9 +88,8 @@ def test_a_method_is_named_in_its_own_files_and_the_registries_only():
         if name in COMMON_WORDS:
             continue
         parts = home.parent.glob(f"{home.stem}_*.py")
-        elsewhere = [
-            SOURCE / folder / home.name for folder in ("train/methods", "native")
-        ]
+        folders = (PACKAGES["foreword_train"] / "methods", SOURCE / "native")
+        elsewhere = [folder / home.name for folder in folders]
         homes = {home, *parts, *elsewhere, REGISTRY, TRAIN_OPTIONS}
         word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
         others = [path for path in FILES if path not in homes]

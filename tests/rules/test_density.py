@@ -3,7 +3,7 @@
 import measured
 import ratchet
 import whole
-from sources import FILES, SOURCE, functions, where
+from sources import FILES, ROOT, SOURCE, functions, where
 
 KERNELS = SOURCE / "model" / "executors" / "cuda" / "kernels.py"
 """One function a launch, which takes nothing but numbers and pointers."""
@@ -52,11 +52,10 @@ def test_functions_have_few_positional_parameters():
 
 
 def test_a_folder_can_be_seen_at_once():
-    root = SOURCE.parents[1]
     files = [
         path
-        for top in ("src", "tests", "docs")
-        for path in (root / top).rglob("*.*")
+        for top in ("packages", "tests", "docs")
+        for path in (ROOT / top).rglob("*.*")
         if path.is_file() and "__pycache__" not in path.parts
     ]
     counts: dict[str, int] = {}

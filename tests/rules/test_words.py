@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "foreword"
+SOURCE = ROOT / "packages"
 INSTEAD = {
     "a draft token; to propose": "guess guesses guessed guessing guesser",
     "a distribution": "law laws lawful",

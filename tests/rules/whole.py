@@ -6,7 +6,7 @@ from pathlib import Path
 import grimp
 import networkx
 
-from sources import FILES, ROOT, SOURCE, lines, syntax
+from sources import FILES, PACKAGES, ROOT, SOURCE, lines, syntax
 
 ROOM = (
     "Make room: remove what was measured not to pay, a copy (one function for both), a "
@@ -15,6 +15,14 @@ ROOM = (
 )
 BASES = {"Drafter": "draft/base.py", "DraftBudget": "budget/base.py"}
 """The classes that every method and every budget derives from."""
+
+CORE = (
+    *("*.py", "types", "sampling", "verify", "engine", "budget", "api", "draft/tree"),
+    *("draft/base.py", "draft/check.py", "draft/lm.py", "draft/lookup/ngram.py"),
+    *("model/model.py", "model/backend.py", "model/cost.py", "model/encoder.py"),
+    *("model/kv", "model/probe", "model/executors/torch", "model/executors/cache"),
+)
+"""What a reader has to know of one answer; all else is a part that a registry finds."""
 
 
 def classes() -> list[ast.ClassDef]:
@@ -42,7 +50,7 @@ def members(name: str) -> int:
 
 def largest_group() -> list[Path]:
     """Return the largest set of files that reach each other by imports of any kind."""
-    imports = grimp.build_graph("foreword", cache_dir=None)
+    imports = grimp.build_graph(*PACKAGES, cache_dir=None)
     graph = networkx.DiGraph(
         (module, other)
         for module in imports.modules
@@ -54,8 +62,20 @@ def largest_group() -> list[Path]:
 
 def file_of(module: str) -> Path:
     """Return the file of a module or of a package."""
-    path = SOURCE.parent / module.replace(".", "/")
+    package, _, rest = module.partition(".")
+    path = PACKAGES[package] / rest.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def core() -> dict[str, int]:
+    """Return the lines of the core by folder or file."""
+    return {part: count(files_of(part)) for part in CORE}
+
+
+def files_of(part: str) -> list[Path]:
+    """Return the files that a part of the core names."""
+    folder = SOURCE / part
+    return [*folder.rglob("*.py")] if folder.is_dir() else [*SOURCE.glob(part)]
 
 
 def count(paths: list[Path]) -> int:
@@ -73,6 +93,7 @@ def sizes() -> dict[str, dict[str, float]]:
             "protocols": sum(map(is_protocol, known)),
             "lines of the largest import group": count(largest_group()),
         },
+        "core": {"lines": sum(core().values())},
         "tests": {"lines": count(list((ROOT / "tests").rglob("*.py")))},
         **{name: {"members": members(name)} for name in BASES},
     }

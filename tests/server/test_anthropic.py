@@ -9,7 +9,7 @@ import pytest
 from asking import MODEL, assistant, called, converse, part, system, tool_result, user
 from foreword import SamplingParams
 from foreword.errors import ContextExceeded
-from foreword.server.errors import as_api_error
+from foreword_server.errors import as_api_error
 from serving import Running
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."

@@ -13,7 +13,7 @@ import owned
 from asking import user
 from foreword import InvalidRequest
 from foreword.chats.sanitize import MARK
-from foreword.server.settings import Settings, hashed
+from foreword_server.settings import Settings, hashed
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [user("Define the word gasolene.")], "max_tokens": 4}

@@ -19,14 +19,14 @@ from asking import user
 from foreword import AsyncLLM, SamplingParams
 from foreword.api.requests import Requests
 from foreword.errors import ContextExceeded
-from foreword.server import connections
-from foreword.server.app import BODIES
-from foreword.server.body import parsed
-from foreword.server.dialects.chat import ChatBody
-from foreword.server.errors import ApiError, PrivatePaths
-from foreword.server.limits import MOST_ITEMS
-from foreword.server.service import LONG, Texts
 from foreword.wanted import Abandoned, check_wanted
+from foreword_server import connections
+from foreword_server.app import BODIES
+from foreword_server.body import parsed
+from foreword_server.dialects.chat import ChatBody
+from foreword_server.errors import ApiError, PrivatePaths
+from foreword_server.limits import MOST_ITEMS
+from foreword_server.service import LONG, Texts
 from serving import Running
 
 CHAT = "/v1/chat/completions"
@@ -414,7 +414,7 @@ def test_paths_become_names():
 
 
 def test_metrics_need_a_key_unless_public(serving):
-    from foreword.server.settings import hashed
+    from foreword_server.settings import hashed
 
     for public, status in ((False, 401), (True, 200)):
         with serving(keys=hashed(["secret"]), public_metrics=public) as server:

@@ -11,7 +11,7 @@ import pytest
 from asking import chat, complete, speculation
 from foreword import SamplingParams
 from foreword.api.requests import Requests
-from foreword.server.dialects.completions import CompletionBody, prompts_of
+from foreword_server.dialects.completions import CompletionBody, prompts_of
 from owned import CHAT as TALE
 
 QUESTION = [{"role": "user", "content": "Define the word gasolene."}]

@@ -7,11 +7,11 @@ import pytest
 
 from asking import assistant, called, respond, system, tool_result, user
 from foreword import SamplingParams
-from foreword.server.dialects.ids import Ids
-from foreword.server.dialects.response_items import messages_of
-from foreword.server.dialects.response_output import next_item
-from foreword.server.dialects.response_tools import declared
-from foreword.server.output import ToolArguments, ToolCall
+from foreword_server.dialects.ids import Ids
+from foreword_server.dialects.response_items import messages_of
+from foreword_server.dialects.response_output import next_item
+from foreword_server.dialects.response_tools import declared
+from foreword_server.output import ToolArguments, ToolCall
 
 TALE = "Summarise: The river rose in the night and the miller moved his grain upstairs."
 

@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 import tiny_whisper
 from foreword import LLM, SamplingParams
-from foreword.server.leaving import while_connected
 from foreword.speech.audio import samples
 from foreword.wanted import Abandoned, check_wanted
+from foreword_server.leaving import while_connected
 from serving import Running, running
 
 FILE = tiny_whisper.SOUND

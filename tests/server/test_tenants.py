@@ -6,7 +6,7 @@ import httpx2 as httpx
 import pytest
 
 from foreword import SamplingParams
-from foreword.server.settings import hashed
+from foreword_server.settings import hashed
 from serving import Running
 
 ENDLESS = "".join(f"({letter}?)" for letter in 300 * "abcdefghij")

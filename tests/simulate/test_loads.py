@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import InvalidRequest
-from foreword.simulate.cluster import Cluster
-from foreword.simulate.costs import ReplicaCosts
-from foreword.simulate.load import (
+from foreword_lab.simulate.cluster import Cluster
+from foreword_lab.simulate.costs import ReplicaCosts
+from foreword_lab.simulate.load import (
     Lengths,
     Load,
     LoadRequest,
     poisson_arrivals,
     waiting_clients,
 )
-from foreword.simulate.run import simulate
+from foreword_lab.simulate.run import simulate
 
 COSTS = ReplicaCosts(
     forward={1: 0.02, 8: 0.03, 64: 0.1},

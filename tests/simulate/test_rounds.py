@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.engine.scheduler import Scheduler
-from foreword.simulate.cluster import Cluster, Replica, Router, Times, works_of
-from foreword.simulate.costs import ReplicaCosts
-from foreword.simulate.load import Load, LoadRequest
 from foreword.types import Request, SamplingParams
+from foreword_lab.simulate.cluster import Cluster, Replica, Router, Times, works_of
+from foreword_lab.simulate.costs import ReplicaCosts
+from foreword_lab.simulate.load import Load, LoadRequest
 
 EACH = {1: 0.25, 5: 1.25}
 """A forward that takes a quarter of a second a row: all times are exact in binary."""

@@ -7,13 +7,13 @@ import pytest
 
 import starter
 from foreword import LLM
-from foreword.doctor.server.metrics import scrape
 from foreword.errors import InvalidRequest
-from foreword.server.settings import hashed
-from foreword.simulate.costs import ReplicaCosts
-from foreword.simulate.load import Lengths, waiting_clients
-from foreword.simulate.run import simulate
-from foreword.simulate.server import Counted, costs_of, forward_table
+from foreword_lab.doctor.server.metrics import scrape
+from foreword_lab.simulate.costs import ReplicaCosts
+from foreword_lab.simulate.load import Lengths, waiting_clients
+from foreword_lab.simulate.run import simulate
+from foreword_lab.simulate.server import Counted, costs_of, forward_table
+from foreword_server.settings import hashed
 from serving import Running, running
 
 ANSWERS, TOKENS = 6, 24

@@ -17,7 +17,7 @@ import tiny_seq2seq
 import tiny_vision
 import tiny_whisper
 from foreword import bundled
-from foreword.cli import app
+from foreword.cli.app import app
 from pages import Block, blocks
 from serving import running
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from foreword.cli import app
+from foreword.cli.app import app
 from pages import Block, blocks
 
 FILES = (

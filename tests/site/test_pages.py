@@ -14,10 +14,10 @@ import pytest
 import typer
 
 from foreword import LLM, SamplingParams
-from foreword.cli import app
+from foreword.cli.app import app
 from foreword.draft.ensemble.recipe import shipped
 from foreword.registry import METHODS, OWN_METHODS, PLAIN
-from foreword.train.registry import TRAIN_OPTIONS
+from foreword_train.registry import TRAIN_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = ["When it pays", "Use", "Options", "How it works", "Limits", "Papers"]

@@ -1,6 +1,5 @@
 """The site is built without a warning, and read in a real browser."""
 
-import os
 import re
 import subprocess
 import sys
@@ -27,7 +26,6 @@ def site() -> Path:
     built = subprocess.run(
         [sys.executable, "-m", "website"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         encoding="utf-8",
         check=False,

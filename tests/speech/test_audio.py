@@ -154,11 +154,14 @@ def header(frames: int, rate: int = RATE, bits: int = 16, channels: int = 1) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (header(15_000_000, rate=1000, bits=8), "lasts 15000 seconds, and the limit"),
+        (
+            header(15_000_000, rate=1000, bits=8),
+            "it lasts 15000 seconds, and the limit",
+        ),
         (header(2**31 - 99, rate=1_000_000, bits=8), "it lasts 2147 seconds"),
         (
             header(90_000_000, rate=96_000, bits=8),
-            "has 90000000 samples, and the limit",
+            "it has 90000000 samples, and the limit",
         ),
         ((np.zeros(1801 * 1000, np.float32), 1000), "it lasts 1801 seconds"),
     ],

@@ -2,7 +2,7 @@
 and its draft of 1.5M.
 
 So tests stay quick while the family that ships grows. Licence and attribution are those
-of src/foreword/bundled.
+of packages/foreword-models.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Whether a rule with a way of drafting keeps the target's distribution, in samples.
 
-The exact counterpart is foreword.certify.enumeration.
+The exact counterpart is foreword_lab.certify.enumeration.
 """
 
 import torch
@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from scipy.stats import chi2
 from torch import Tensor
 
-from foreword.certify import worlds
-from foreword.certify.enumeration import cells
 from foreword.types import Noise, Verify
+from foreword_lab.certify import worlds
+from foreword_lab.certify.enumeration import cells
 
 ROWS = 120_000
 """Runs of a sampled test: they see a bias of 0.005 (test_exactness.py shows it)."""

@@ -6,7 +6,7 @@ Test code; asserts nothing.
 from dataclasses import dataclass
 
 from foreword.chats import functions_of
-from foreword.server.output import (
+from foreword_server.output import (
     REASONING,
     Event,
     Markup,

@@ -11,14 +11,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Packer, Piece, stack
-from foreword.train.data.records import Record
-from foreword.train.devices import Devices, OneDevice
-from foreword.train.log import Row
-from foreword.train.losses import LOSSES
-from foreword.train.task import TrainContext, TrainTask
-from foreword.train.trainer import Task, Trainer, TrainingConfig
 from foreword.types import Request, SamplingParams
+from foreword_train.data.packing import Block, Packer, Piece, stack
+from foreword_train.data.records import Record
+from foreword_train.devices import Devices, OneDevice
+from foreword_train.log import Row
+from foreword_train.losses import LOSSES
+from foreword_train.task import TrainContext, TrainTask
+from foreword_train.trainer import Task, Trainer, TrainingConfig
 from running import tokenizer
 
 VOCAB = 320

@@ -48,9 +48,9 @@ from foreword.native.cpu import fast_bfloat16
 from foreword.native.forward import library
 from foreword.registry import PLAIN
 from foreword.structured.compiler import Grammars
-from foreword.train import registry
 from foreword.types import Delta, Request, SamplingParams, TokenLogprob
 from foreword.verify import rule as find_rule
+from foreword_train import registry
 from other_tokenizers import NEAR, pair
 from trainables import trained
 

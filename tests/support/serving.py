@@ -15,11 +15,11 @@ from typing import Any
 import httpx2 as httpx
 
 from foreword import LLM
-from foreword.server.app import build_app
-from foreword.server.batches.store import Store
-from foreword.server.run import HttpServer, bound
-from foreword.server.service import Service
-from foreword.server.settings import Settings
+from foreword_server.app import build_app
+from foreword_server.batches.store import Store
+from foreword_server.run import HttpServer, bound
+from foreword_server.service import Service
+from foreword_server.settings import Settings
 
 
 class Files(SimpleHTTPRequestHandler):

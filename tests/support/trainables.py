@@ -10,11 +10,11 @@ from torch import nn
 
 import starter
 from foreword.model import load_tokenizer
-from foreword.train.data.packing import Block, Piece, stack
-from foreword.train.losses import forward_kl
-from foreword.train.methods.lm import load
-from foreword.train.registry import TrainOptions
-from foreword.train.task import TrainContext, TrainTask
+from foreword_train.data.packing import Block, Piece, stack
+from foreword_train.losses import forward_kl
+from foreword_train.methods.lm import load
+from foreword_train.registry import TrainOptions
+from foreword_train.task import TrainContext, TrainTask
 
 ROUNDS, RATE, LENGTH = 8, 5e-3, 48
 

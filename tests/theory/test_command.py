@@ -7,7 +7,7 @@ import pytest
 import starter
 from command import run_apart
 from foreword.cli.common import early
-from foreword.theory.formulas import expected_tokens
+from foreword_lab.theory.formulas import expected_tokens
 
 ASKED = ("theory", "--alpha", "0.8", "--cost", "0.05")
 PNG = b"\x89PNG"
@@ -54,7 +54,7 @@ def test_plot_without_matplotlib_is_refused(here, monkeypatch):
     monkeypatch.setattr(early, "find_spec", lambda name: None)
     found = here(*ASKED, "--plot", "formulas.png")
     assert found.returncode == 2
-    assert "pip install 'foreword[bench]'" in " ".join(found.stderr.split())
+    assert "pip install 'foreword[plots]'" in " ".join(found.stderr.split())
 
 
 @pytest.mark.parametrize(

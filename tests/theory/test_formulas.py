@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.theory import formulas
+from foreword_lab.theory import formulas
 
 FREE = formulas.PassCost(token=0.0)
 TABLE_1 = (

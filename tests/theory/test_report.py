@@ -11,17 +11,17 @@ import pytest
 import starter
 from drafters import Foresight
 from foreword import LLM, SamplingParams
-from foreword.bench.records import Round
 from foreword.budget import FixedBudget
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
 from foreword.model.cost import Cost
-from foreword.theory.formulas import expected_tokens
-from foreword.theory.report import summarize
-from foreword.theory.rounds import LONGEST, Answers, chain_rule, measure
-from foreword.theory.run import TheoryOptions, examine
 from foreword.types import Clock
+from foreword_lab.bench.records import Round
+from foreword_lab.theory.formulas import expected_tokens
+from foreword_lab.theory.report import summarize
+from foreword_lab.theory.rounds import LONGEST, Answers, chain_rule, measure
+from foreword_lab.theory.run import TheoryOptions, examine
 from running import TEXTS
 
 TARGET, DRAFT = str(starter.target()), str(starter.draft())

@@ -12,7 +12,7 @@ from tiny_vision import FAMILIES, SIZES
 
 CONTEXT = 131_072
 FAMILY = FAMILIES["qwen2-vl"]
-BUNDLED = Path(foreword.bundled.__file__).parent / "target"
+BUNDLED = foreword.bundled.target()
 
 
 def tokenizer() -> PreTrainedTokenizerBase:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.train import checkpoint
+from foreword_train import checkpoint
 
 
 def names(folder) -> list[str]:

@@ -13,17 +13,17 @@ import torch
 
 import foreword
 from foreword.errors import InvalidRequest
-from foreword.train import devices
-from foreword.train.devices import ManyDevices
-from foreword.train.trainer import TrainingConfig
+from foreword_train import devices
+from foreword_train.devices import ManyDevices
+from foreword_train.trainer import TrainingConfig
 from pair import Copying, trainer
 
 TOGETHER = """
 import sys
 from pathlib import Path
 from torch import nn
-from foreword.train.devices import ManyDevices
-from foreword.train.trainer import TrainingConfig
+from foreword_train.devices import ManyDevices
+from foreword_train.trainer import TrainingConfig
 from pair import Copying, trainer
 
 task = Copying()
@@ -44,7 +44,7 @@ def test_two_processes_learn_as_one(tmp_path):
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     shared = {
         "PYTHONPATH": os.pathsep.join(
-            [str(source), str(tests), str(tests / "support")]
+            map(str, (source, tests, tests / "support", tests / "tiny"))
         ),
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": "2",
@@ -80,13 +80,13 @@ def test_two_processes_learn_as_one(tmp_path):
 
 def test_many_devices_need_accelerate(monkeypatch):
     monkeypatch.setattr(devices, "find_spec", lambda name: None)
-    with pytest.raises(InvalidRequest, match=r"foreword\[train\]"):
+    with pytest.raises(InvalidRequest, match=r"foreword\[devices\]"):
         ManyDevices()
 
 
 COUNTED = """
 import json, resource, torch
-from foreword.train.devices import keep_freed
+from foreword_train.devices import keep_freed
 
 def faults():
     # glibc 2.36 leaves small remnants between aligned blocks, a few times

@@ -15,18 +15,18 @@ from transformers import AutoConfig
 
 import starter
 from folders import kept
-from foreword.cli.training.export import Engine
 from foreword.draft import default_method, method
 from foreword.draft.heads.eagle_checkpoint import load, pack
 from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint, kinds
-from foreword.train import registry
-from foreword.train.export import _check, export
-from foreword.train.losses import forward_kl
-from foreword.train.methods.lm import load as load_target
-from foreword.train.task import TrainContext
+from foreword_train import registry
+from foreword_train.commands.export import Engine
+from foreword_train.export import _check, export
+from foreword_train.losses import forward_kl
+from foreword_train.methods.lm import load as load_target
+from foreword_train.task import TrainContext
 from running import target, tokenizer
 
 EAGLE = registry.EagleOptions(unroll=2, draft_vocab=400)

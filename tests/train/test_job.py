@@ -15,10 +15,10 @@ import starter
 from asking import assistant, user
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, UnknownMethod
-from foreword.train.job import Job, eos, evaluated, run
-from foreword.train.registry import LmOptions
-from foreword.train.report.measure import EACH, Questions
-from foreword.train.trainer import TrainingConfig
+from foreword_train.job import Job, eos, evaluated, run
+from foreword_train.registry import LmOptions
+from foreword_train.report.measure import EACH, Questions
+from foreword_train.trainer import TrainingConfig
 from running import target, tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")

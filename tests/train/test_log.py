@@ -1,6 +1,6 @@
 """The curve on disk: cut back to a checkpoint, whatever the last line looks like."""
 
-from foreword.train.log import Log, Row
+from foreword_train.log import Log, Row
 
 
 def filled(path, steps: int) -> Log:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.errors import UnknownMethod
-from foreword.train import losses
+from foreword_train import losses
 
 ROWS, VOCAB = 5, 7
 

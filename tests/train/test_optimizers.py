@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foreword.train.optimizers import Optimizer
+from foreword_train.optimizers import Optimizer
 
 RATE, DECAY = 0.02, 0.1
 

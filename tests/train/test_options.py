@@ -11,10 +11,10 @@ import pytest
 import starter
 from foreword import LLM, SamplingParams
 from foreword.draft import METHODS, default_method
-from foreword.train.job import Job, run
-from foreword.train.registry import TRAIN_OPTIONS, TrainOptions
-from foreword.train.report.measure import Questions
-from foreword.train.trainer import TrainingConfig
+from foreword_train.job import Job, run
+from foreword_train.registry import TRAIN_OPTIONS, TrainOptions
+from foreword_train.report.measure import Questions
+from foreword_train.trainer import TrainingConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 

@@ -16,17 +16,17 @@ from asking import user
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.train.data.packing import Block, stack
-from foreword.train.data.pairs import PairEncoder
-from foreword.train.data.records import Record, read
-from foreword.train.data.regenerate import Wishes, regenerate
-from foreword.train.job import Job, run
-from foreword.train.losses import LOSSES
-from foreword.train.methods import lm
-from foreword.train.registry import DSparkOptions, LmOptions
-from foreword.train.report.measure import Questions
-from foreword.train.task import TrainContext
-from foreword.train.trainer import TrainingConfig
+from foreword_train.data.packing import Block, stack
+from foreword_train.data.pairs import PairEncoder
+from foreword_train.data.records import Record, read
+from foreword_train.data.regenerate import Wishes, regenerate
+from foreword_train.job import Job, run
+from foreword_train.losses import LOSSES
+from foreword_train.methods import lm
+from foreword_train.registry import DSparkOptions, LmOptions
+from foreword_train.report.measure import Questions
+from foreword_train.task import TrainContext
+from foreword_train.trainer import TrainingConfig
 from trainables import pairs
 
 FAMILIES = ["t5", "bart", "marian"]

@@ -15,11 +15,11 @@ from torch import nn
 
 import foreword
 from foreword.errors import InvalidRequest, ModelError
-from foreword.train import checkpoint
-from foreword.train.data.packing import Block
-from foreword.train.devices import OneDevice
-from foreword.train.log import Row
-from foreword.train.trainer import TrainingConfig
+from foreword_train import checkpoint
+from foreword_train.data.packing import Block
+from foreword_train.devices import OneDevice
+from foreword_train.log import Row
+from foreword_train.trainer import TrainingConfig
 from pair import Copying, losses, trainer
 
 RECIPE = TrainingConfig(
@@ -143,7 +143,7 @@ def killed(folder: Path, calls: int) -> int:
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     path = {
         "PYTHONPATH": os.pathsep.join(
-            [str(source), str(tests), str(tests / "support")]
+            map(str, (source, tests, tests / "support", tests / "tiny"))
         ),
         "OMP_NUM_THREADS": "1",
     }

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from foreword import LLM, Recording
-from foreword.bench.prompts import load
-from foreword.bench.run import render, spread
-from foreword.bench.stats import Interval
 from foreword.engine.arms import Arms
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import what_if
-from foreword.tune.arms import Search, _best, choose, speeds
-from foreword.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
-from foreword.tune.chosen_page import page
-from foreword.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
+from foreword.interval import Interval
+from foreword.prompts import load
+from foreword_lab.bench.run import render, spread
+from foreword_lab.tune.arms import Search, _best, choose, speeds
+from foreword_lab.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
+from foreword_lab.tune.chosen_page import page
+from foreword_lab.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
 
 QUICK = {"tokens": 16, "minutes": 0.02}
 

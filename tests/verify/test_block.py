@@ -5,11 +5,11 @@ token or from the root down.
 import pytest
 import torch
 
-from foreword.certify.enumeration import BITS, FEW_BITS, over_uniforms
-from foreword.certify.worlds import World, along, chain, chosen, drawn, drawn_tree
 from foreword.types import Noise, Verify
 from foreword.verify import block, rejection, traversal, without_replacement
 from foreword.verify.block import prefix_acceptance
+from foreword_lab.certify.enumeration import BITS, FEW_BITS, over_uniforms
+from foreword_lab.certify.worlds import World, along, chain, chosen, drawn, drawn_tree
 
 
 def expected_length(verify: Verify, world: World, drafting=drawn, bits=BITS) -> float:

@@ -5,9 +5,9 @@ after sampled draft tokens.
 import pytest
 import torch
 
-from foreword.certify import worlds
-from foreword.certify.enumeration import FEW_BITS, bias
 from foreword.verify import RULES
+from foreword_lab.certify import worlds
+from foreword_lab.certify.enumeration import FEW_BITS, bias
 
 EXACT, VISIBLE = 1e-9, 0.005
 TREE_RULES = [

@@ -7,24 +7,10 @@ import torch
 
 from distributions import ROWS, chi_square, plain_distribution, surprise
 from foreword.budget import (
-    AcceptanceBudget,
     AdaEdlBudget,
     ConfidenceBudget,
     DraftBudget,
     SvipBudget,
-)
-from foreword.budget.learned import AcceptanceModel, LogisticModel
-from foreword.certify.enumeration import FEW_BITS, bias
-from foreword.certify.worlds import (
-    AllDrafts,
-    Drafting,
-    World,
-    changed,
-    chosen,
-    chosen_tree,
-    drawn,
-    drawn_tree,
-    repeat,
 )
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
@@ -37,6 +23,19 @@ from foreword.verify.rejection import (
 )
 from foreword.verify.traversal import ascend
 from foreword.verify.without_replacement import descend, residual, untried
+from foreword_lab.certify.enumeration import FEW_BITS, bias
+from foreword_lab.certify.worlds import (
+    AllDrafts,
+    Drafting,
+    World,
+    changed,
+    chosen,
+    chosen_tree,
+    drawn,
+    drawn_tree,
+    repeat,
+)
+from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 
 EXACT = 1e-9
 VISIBLE = 0.005

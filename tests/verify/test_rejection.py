@@ -5,10 +5,10 @@ point has no answer.
 import torch
 
 from distributions import random_noise
-from foreword.certify.worlds import chain
 from foreword.types import Noise
 from foreword.verify import rejection
 from foreword.verify.rejection import chain_distributions, ratios
+from foreword_lab.certify.worlds import chain
 
 
 def test_acceptance_is_the_overlap_of_the_distributions() -> None:

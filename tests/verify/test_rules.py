@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from distributions import random_noise
-from foreword.certify.worlds import along, chain, changed, repeat
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.types import Draft, Noise, Verdict
 from foreword.verify import RULES, rule
+from foreword_lab.certify.worlds import along, chain, changed, repeat
 
 ROWS, DEPTH, VOCAB = 300, 4, 5
 

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from distributions import random_noise
-from foreword.certify.enumeration import bias, over_uniforms
-from foreword.certify.worlds import (
+from foreword.types import Draft, Noise
+from foreword.verify import kseq, specinfer, without_replacement
+from foreword.verify.kseq import any_of, selection, smallest_rho
+from foreword.verify.without_replacement import residual, untried
+from foreword_lab.certify.enumeration import bias, over_uniforms
+from foreword_lab.certify.worlds import (
     AllDrafts,
     World,
     along,
@@ -15,10 +19,6 @@ from foreword.certify.worlds import (
     chosen_tree,
     drawn_tree,
 )
-from foreword.types import Draft, Noise
-from foreword.verify import kseq, specinfer, without_replacement
-from foreword.verify.kseq import any_of, selection, smallest_rho
-from foreword.verify.without_replacement import residual, untried
 
 EXACT = 1e-9
 

@@ -8,11 +8,11 @@ import json
 import pytest
 
 import starter
-from foreword.bench.batches.together import TURNS, Row, Together, together
-from foreword.bench.peers import hf
-from foreword.bench.run import Options
-from foreword.bench.stats import Interval
 from foreword.errors import InvalidRequest
+from foreword.interval import Interval
+from foreword_lab.bench.batches.together import TURNS, Row, Together, together
+from foreword_lab.bench.peers import hf
+from foreword_lab.bench.run import Options
 
 METHODS = ("ngram", "lm", "oracle")
 

@@ -12,9 +12,15 @@ import transformers as hf
 
 import starter
 from foreword import LLM, SamplingParams, bundled
-from foreword.bench.inflate.model import SHAPES, Shape, inflate, query_slots, shape_of
 from foreword.errors import ModelError
 from foreword.model import Model, Read
+from foreword_lab.bench.inflate.model import (
+    SHAPES,
+    Shape,
+    inflate,
+    query_slots,
+    shape_of,
+)
 from tiny_sizes import sizes
 
 STARTER = Shape(

@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
 from foreword import SamplingParams, bundled
-from foreword.bench.inflate.heads import inflate_head
-from foreword.bench.inflate.model import Shape, inflate, shape_of
 from foreword.draft import method
 from foreword.draft.heads.eagle_checkpoint import load
 from foreword.errors import ModelError
 from foreword.model import Model
-from foreword.train import registry
+from foreword_lab.bench.inflate.heads import inflate_head
+from foreword_lab.bench.inflate.model import Shape, inflate, shape_of
+from foreword_train import registry
 from running import Case, engine, finish, prompts, shelf, target, tokenizer
 
 WIDE = Shape(

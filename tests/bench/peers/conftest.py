@@ -7,11 +7,11 @@ import pytest
 
 import gguf_files
 import starter
-from foreword.bench.peers.engines import ENGINES
-from foreword.bench.prompts import load
-from foreword.bench.records import BenchRequest
-from foreword.bench.run import Options, rendered, spread
 from foreword.model import load_tokenizer
+from foreword.prompts import load
+from foreword_lab.bench.peers.engines import ENGINES
+from foreword_lab.bench.records import BenchRequest
+from foreword_lab.bench.run import Options, rendered, spread
 
 TOKENS = 24
 

@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.inflate.model import inflate, shape_of
-from foreword.bench.peers.convert import Source, converted, folder, source
 from foreword.errors import ModelError
 from foreword.model import load_tokenizer
+from foreword_lab.bench.inflate.model import inflate, shape_of
+from foreword_lab.bench.peers.convert import Source, converted, folder, source
 from tiny_models import build
 
 

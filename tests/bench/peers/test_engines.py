@@ -4,13 +4,13 @@ before any work.
 
 import pytest
 
-from foreword.bench.lineup import ENTRIES, PLAIN_ROW
-from foreword.bench.peers import engines, hf, registry
-from foreword.bench.peers.engines import ENGINES, MODES
-from foreword.bench.peers.registry import check, entry_names
-from foreword.bench.row_names import row_names
-from foreword.bench.run import Options, run
 from foreword.errors import InvalidRequest
+from foreword_lab.bench.lineup import ENTRIES, PLAIN_ROW
+from foreword_lab.bench.peers import engines, hf, registry
+from foreword_lab.bench.peers.engines import ENGINES, MODES
+from foreword_lab.bench.peers.registry import check, entry_names
+from foreword_lab.bench.row_names import row_names
+from foreword_lab.bench.run import Options, run
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.lineup import weights
-from foreword.bench.peers import engines, llamacpp, registry
-from foreword.bench.peers.convert import INT4, INT8, Source, source
-from foreword.bench.peers.engines import ENGINES, GENERATE, MODES
-from foreword.bench.peers.registry import Pair
-from foreword.bench.run import Options, run
 from foreword.model import load_tokenizer
 from foreword.native import forward
+from foreword_lab.bench.lineup import weights
+from foreword_lab.bench.peers import engines, llamacpp, registry
+from foreword_lab.bench.peers.convert import INT4, INT8, Source, source
+from foreword_lab.bench.peers.engines import ENGINES, GENERATE, MODES
+from foreword_lab.bench.peers.registry import Pair
+from foreword_lab.bench.run import Options, run
 
 FORMS = (INT8, INT4)
 

@@ -6,13 +6,13 @@ import pytest
 
 import gguf_files
 import starter
-from foreword.bench.lineup import convertible_draft, weights
-from foreword.bench.peers import llamacpp
-from foreword.bench.peers.convert import Source, note_vocabulary
-from foreword.bench.peers.engines import ASSISTED, NAMES
-from foreword.bench.peers.openvino import check_readable
-from foreword.bench.run import Options, run
 from foreword.errors import ModelError
+from foreword_lab.bench.lineup import convertible_draft, weights
+from foreword_lab.bench.peers import llamacpp
+from foreword_lab.bench.peers.convert import Source, note_vocabulary
+from foreword_lab.bench.peers.engines import ASSISTED, NAMES
+from foreword_lab.bench.peers.openvino import check_readable
+from foreword_lab.bench.run import Options, run
 from gguf_files.families import FAMILIES, random
 
 TOKENS = 12

@@ -7,13 +7,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.peers import llamacpp, registry
-from foreword.bench.peers.convert import Source, source
-from foreword.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES
-from foreword.bench.peers.registry import Pair
-from foreword.bench.prompts import load
-from foreword.bench.records import BenchRequest, Trial
 from foreword.model import load_tokenizer
+from foreword.prompts import load
+from foreword_lab.bench.peers import llamacpp, registry
+from foreword_lab.bench.peers.convert import Source, source
+from foreword_lab.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES
+from foreword_lab.bench.peers.registry import Pair
+from foreword_lab.bench.records import BenchRequest, Trial
 
 TOKENS = 24
 TOKENIZER = load_tokenizer(starter.target())

@@ -12,8 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
-from foreword.bench.inflate.model import SHAPES, shape_of
-from foreword.bench.roofline.limit import (
+from foreword.errors import InvalidRequest, ModelError
+from foreword.interval import Interval
+from foreword.model import Model
+from foreword.model.cost import Cost
+from foreword_lab.bench.inflate.model import SHAPES, shape_of
+from foreword_lab.bench.roofline.limit import (
     NODES,
     Limit,
     LimitOptions,
@@ -21,12 +25,8 @@ from foreword.bench.roofline.limit import (
     limits,
     table,
 )
-from foreword.bench.roofline.passes import Pass
-from foreword.bench.roofline.roof import Roof
-from foreword.bench.stats import Interval
-from foreword.errors import InvalidRequest, ModelError
-from foreword.model import Model
-from foreword.model.cost import Cost
+from foreword_lab.bench.roofline.passes import Pass
+from foreword_lab.bench.roofline.roof import Roof
 from tiny_models import build
 
 
@@ -41,7 +41,7 @@ def measured(target: Path, **changes) -> Limit:
         dtype="float32",
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+        patch.setattr("foreword_lab.bench.roofline.limit.QUICK_SECONDS", 0.0)
         (one,) = limits(replace(options, **changes))
     return one
 

@@ -6,11 +6,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 import starter
-from foreword.bench.roofline.limit import LimitOptions, limits
-from foreword.bench.roofline.passes import prompts
-from foreword.bench.roofline.roof import Roof, Work, attention, shapes, works
 from foreword.model import Model
 from foreword.native.peaks import BYTES, SMALL, WHOLE, peak
+from foreword_lab.bench.roofline.limit import LimitOptions, limits
+from foreword_lab.bench.roofline.passes import prompts
+from foreword_lab.bench.roofline.roof import Roof, Work, attention, shapes, works
 from grids import NEEDS_C
 from tiny_models import build
 
@@ -89,7 +89,7 @@ def test_every_form_has_a_peak():
 
 @NEEDS_C
 def test_a_prompt_is_read_in_chunks_and_compared_with_its_floor(monkeypatch):
-    monkeypatch.setattr("foreword.bench.roofline.passes.CHUNK", 16)
+    monkeypatch.setattr("foreword_lab.bench.roofline.passes.CHUNK", 16)
     model = Model(build("llama"))
     (one,) = prompts(model, ROOF, [40])
     least = [ROOF.seconds(16, 0, 0), ROOF.seconds(16, 16, 0), ROOF.seconds(8, 32, 1)]
@@ -99,7 +99,7 @@ def test_a_prompt_is_read_in_chunks_and_compared_with_its_floor(monkeypatch):
 
 @NEEDS_C
 def test_few_bits_and_several_contexts_are_measured(monkeypatch):
-    monkeypatch.setattr("foreword.bench.roofline.limit.QUICK_SECONDS", 0.0)
+    monkeypatch.setattr("foreword_lab.bench.roofline.limit.QUICK_SECONDS", 0.0)
     short, long = limits(
         LimitOptions(
             shapes=("family",),

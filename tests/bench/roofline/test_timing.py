@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
-from foreword.bench.roofline import timing
-from foreword.bench.roofline.timing import TURNS, turns
+from foreword_lab.bench.roofline import timing
+from foreword_lab.bench.roofline.timing import TURNS, turns
 
 
 class Watch:

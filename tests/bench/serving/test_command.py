@@ -11,12 +11,13 @@ from http.client import HTTPConnection
 
 import pytest
 
-from foreword.bench.exclusions import Exclusions
-from foreword.bench.peers.convert import Source
-from foreword.bench.peers.registry import Pair
-from foreword.bench.run import Options
-from foreword.bench.serving.run import serving
-from foreword.bench.serving.servers import (
+from foreword.errors import InvalidRequest
+from foreword_lab.bench.exclusions import Exclusions
+from foreword_lab.bench.peers.convert import Source
+from foreword_lab.bench.peers.registry import Pair
+from foreword_lab.bench.run import Options
+from foreword_lab.bench.serving.run import serving
+from foreword_lab.bench.serving.servers import (
     OURS,
     PLAIN,
     TRANSFORMERS,
@@ -26,7 +27,6 @@ from foreword.bench.serving.servers import (
     free_port,
     running,
 )
-from foreword.errors import InvalidRequest
 
 
 def no_source() -> Source:
@@ -75,7 +75,9 @@ def test_concurrency_of_zero_is_refused_before_any_work():
 
 
 def test_missing_peer_is_left_out_with_its_package(monkeypatch):
-    monkeypatch.setattr("foreword.bench.serving.servers.find_spec", lambda name: None)
+    monkeypatch.setattr(
+        "foreword_lab.bench.serving.servers.find_spec", lambda name: None
+    )
     lines: list[str] = []
     out = Exclusions(lines.append, needed=PLAIN)
     with out.unless(TRANSFORMERS):

@@ -9,12 +9,12 @@ import pytest
 import starter
 from foreword import LLM
 from foreword.api.async_llm import AsyncLLM
-from foreword.bench.records import BenchRequest
-from foreword.bench.serving.load import Answer, Load, longest, send
-from foreword.bench.serving.report import IN_PROCESS, rows
-from foreword.bench.serving.servers import OURS, PLAIN, TRANSFORMERS
-from foreword.bench.serving.targets import HttpTarget, InProcess
 from foreword.types import SamplingParams
+from foreword_lab.bench.records import BenchRequest
+from foreword_lab.bench.serving.load import Answer, Load, longest, send
+from foreword_lab.bench.serving.report import IN_PROCESS, rows
+from foreword_lab.bench.serving.servers import OURS, PLAIN, TRANSFORMERS
+from foreword_lab.bench.serving.targets import HttpTarget, InProcess
 from serving import Running, running
 
 TOKENS = 16

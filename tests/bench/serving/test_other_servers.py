@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM
 
 import starter
 from foreword import LLM
-from foreword.bench.peers.convert import Source, source
-from foreword.bench.peers.registry import Pair
-from foreword.bench.records import BenchRequest
-from foreword.bench.serving import llamacpp, openvino, servers
-from foreword.bench.serving.load import Ask, Load, send
-from foreword.bench.serving.servers import Served, command, free_port, running
-from foreword.bench.serving.targets import HttpTarget
 from foreword.errors import InvalidRequest
 from foreword.model import load_tokenizer
 from foreword.types import SamplingParams
+from foreword_lab.bench.peers.convert import Source, source
+from foreword_lab.bench.peers.registry import Pair
+from foreword_lab.bench.records import BenchRequest
+from foreword_lab.bench.serving import llamacpp, openvino, servers
+from foreword_lab.bench.serving.load import Ask, Load, send
+from foreword_lab.bench.serving.servers import Served, command, free_port, running
+from foreword_lab.bench.serving.targets import HttpTarget
 
 TOKENS, SLOTS = 24, 16
 TEXTS = (

@@ -14,9 +14,9 @@ from foreword.draft.heads.hidden_states import TargetStates
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.methods.eagle import new
-from foreword.train.registry import EagleOptions
 from foreword.types import Request, SamplingParams
+from foreword_train.methods.eagle import new
+from foreword_train.registry import EagleOptions
 from pair import VOCAB, llama, setting
 
 LAYERS = 8

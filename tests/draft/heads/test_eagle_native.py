@@ -21,9 +21,9 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.native.forward import reason
 from foreword.sampling.streams import NoiseStreams
-from foreword.train.methods.eagle import new
-from foreword.train.registry import EagleOptions
 from foreword.types import Batch, Request, SamplingParams
+from foreword_train.methods.eagle import new
+from foreword_train.registry import EagleOptions
 from grids import NEEDS_C
 from pair import VOCAB, llama, setting
 from running import sayings, shelf, target

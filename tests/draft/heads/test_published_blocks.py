@@ -17,7 +17,7 @@ from foreword.draft.heads.medusa import MedusaDrafter, MedusaHeads
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.registry import DSparkOptions, MedusaOptions
+from foreword_train.registry import DSparkOptions, MedusaOptions
 from pair import VOCAB, llama
 from recorded_heads import checkpoint
 from running import DTYPE, shelf
@@ -239,7 +239,7 @@ def test_a_pickle_of_something_else_is_refused(tmp_path):
 
 
 def test_training_on_from_a_reduced_head_is_refused(tmp_path):
-    from foreword.train.methods.masked import trainable
+    from foreword_train.methods.masked import trainable
 
     checkpoint("speculators_dflash_reduced").write(tmp_path)
     head = DFlashHead.read(Checkpoint.read(tmp_path))

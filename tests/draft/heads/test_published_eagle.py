@@ -9,14 +9,14 @@ from safetensors.torch import load_file
 
 import starter
 from foreword import bundled
-from foreword.bench.run import Options, with_head
 from foreword.draft import default_method
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump, load
 from foreword.model import Model, Read
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.train.registry import EagleOptions
 from foreword.types import SamplingParams
+from foreword_lab.bench.run import Options, with_head
+from foreword_train.registry import EagleOptions
 from head_layouts import WRITERS, speculators
 from pair import VOCAB, llama
 from recorded_heads import checkpoint, recorded

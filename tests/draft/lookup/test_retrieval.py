@@ -137,8 +137,8 @@ def test_probabilities_are_calibrated(drafter):
         for place in range(4, len(tokens) - 4, 11):
             draft = drafter.propose(batch(sequence(tokens[:place])), [8])
             assert draft.probabilities is not None
-            likelihoods = draft.probabilities[0].tolist()
-            pairs = zip(draft.trees[0].paths[1:], likelihoods, strict=True)
+            probabilities = draft.probabilities[0].tolist()
+            pairs = zip(draft.trees[0].paths[1:], probabilities, strict=True)
             for path, probability in pairs:
                 said.append(probability)
                 came.append(tokens[place : place + len(path)] == path)

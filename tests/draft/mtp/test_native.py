@@ -16,8 +16,8 @@ from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.model import Model, Read
 from foreword.native import forward
 from foreword.sampling.streams import NoiseStreams
-from foreword.train.registry import MtpOptions
 from foreword.types import Batch, Request, SamplingParams
+from foreword_train.registry import MtpOptions
 from mtp_families import FAMILIES, write
 from running import sayings, served, shelf, target
 

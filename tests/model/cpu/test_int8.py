@@ -1,15 +1,11 @@
 """Draft models in 8 bits: their scores, their memory, and what they refuse."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 import starter
 import tiny_models
 from foreword import LLM, SamplingParams, bundled
-from foreword.bench.lineup import Weights
-from foreword.bench.lineup import _drafter as lined_up
 from foreword.draft.base import quantized
 from foreword.draft.cross_vocab.pairing import load_pair
 from foreword.draft.ensemble.cascade import CascadeDrafter
@@ -28,6 +24,8 @@ from foreword.model.executors.native.rows import Rows
 from foreword.model.view import view
 from foreword.native import forward
 from foreword.native.workspace import multiplied
+from foreword_lab.bench.lineup import Weights
+from foreword_lab.bench.lineup import _drafter as lined_up
 from grids import NEEDS_C
 from other_tokenizers import NEAR
 from running import prompts, target, tokenizer
@@ -187,7 +185,7 @@ def test_target_is_never_quantized():
 def test_loaded_heads_are_quantized():
     beside, heads = (
         Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
-        Path(bundled.__file__).parent / "heads",
+        bundled.target().parent / "heads",
     )
     eagle = EagleDrafter.load(heads / "eagle", beside, None)
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)

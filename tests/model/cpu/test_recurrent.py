@@ -13,7 +13,6 @@ import transformers as hf
 
 import tiny_models
 from drafters import Foresight, RandomTree, known
-from foreword.bench.timed import timed
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -26,6 +25,7 @@ from foreword.model.executors.native.build import refused
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.model.view import view
 from foreword.types import SamplingParams
+from foreword_lab.bench.timed import timed
 from grids import NEEDS_C
 from other_tokenizers import NEAR, pair
 from running import Case, distribution, drafter, engine, finish, outputs, plain, prompts

@@ -21,8 +21,8 @@ from foreword.model.executors.cuda import launch
 from foreword.model.executors.cuda.backend import CudaGraphBackend, refused
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
-from foreword.train.methods.lm import load
 from foreword.types import SamplingParams
+from foreword_train.methods.lm import load
 from running import Case, engine, finish, outputs, prompts
 from tiny_models import build
 

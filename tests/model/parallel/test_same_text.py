@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from foreword import LLM, SamplingParams, bundled
-from foreword.bench.prompts import load
 from foreword.model import Model
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read
+from foreword.prompts import load
 
 HEADS = bundled.draft().parent / "heads"
 DRAFTS = {"lm": bundled.draft(), "eagle": HEADS / "eagle", "medusa": HEADS / "medusa"}

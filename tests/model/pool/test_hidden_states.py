@@ -12,7 +12,7 @@ from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.executors.cache.backend import CacheBackend
 from foreword.model.layers import layers_of
-from foreword.train.methods.lm import load
+from foreword_train.methods.lm import load
 from running import target
 from tiny_sizes import sizes
 

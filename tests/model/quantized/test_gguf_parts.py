@@ -22,7 +22,7 @@ from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.quantized import stamps
 from foreword.model.loading.verdicts import verdict_file
-from foreword.server.replicas.catalog import read_catalog
+from foreword_server.replicas.catalog import read_catalog
 from gguf_files.families import random
 from tiny_sizes import sizes
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[3]
-CSRC = "src/foreword/native/csrc"
+CSRC = "packages/foreword/src/foreword/native/csrc"
 LIBRARIES = {
     "foreword": ("foreword.c", "forward.c"),
     "sampling": ("sampling.c",),
@@ -82,7 +82,7 @@ def hashes(libraries: Path, tests: list[str]) -> dict[str, list[str]]:
     own = {
         "FOREWORD_COMPARED": str(libraries),
         "FOREWORD_RECORD": str(record),
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests/native'}",
+        "PYTHONPATH": str(ROOT / "tests/native"),
     }
     words = [sys.executable, "-m", "pytest", "-q", "-p", "compared.recorder"]
     words += [*tests, *(f"--deselect={test}" for test in TIMED)]

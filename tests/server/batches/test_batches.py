@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from foreword.errors import InvalidRequest
-from foreword.server.batches.store import Store
-from foreword.server.errors import ApiError
-from foreword.server.settings import digest
+from foreword_server.batches.store import Store
+from foreword_server.errors import ApiError
+from foreword_server.settings import digest
 from requested import CHAT, answers, begun, chat, content, ended, got, texts, uploaded
 from serving import running
 

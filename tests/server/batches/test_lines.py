@@ -6,8 +6,8 @@ import resource
 import pytest
 
 from foreword.errors import ForewordError, InvalidRequest
-from foreword.server.batches.lines import RequestFile
-from foreword.server.batches.results import Response, ResultFile
+from foreword_server.batches.lines import RequestFile
+from foreword_server.batches.results import Response, ResultFile
 from requested import CHAT, chat, written
 
 GOOD = Response(200, "req_1", {"usage": {"completion_tokens": 3}, "text": "a\nb"})

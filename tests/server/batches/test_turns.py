@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx2 as httpx
 
-from foreword.server.batches.jobs import Attempts
-from foreword.server.batches.lines import RequestFile
-from foreword.server.settings import digest
+from foreword_server.batches.jobs import Attempts
+from foreword_server.batches.lines import RequestFile
+from foreword_server.settings import digest
 from requested import CHAT, ENDED, answers, chat, uploaded, written
 from serving import running
 

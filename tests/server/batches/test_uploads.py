@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from foreword.server import body, settings
-from foreword.server.batches import store
-from foreword.server.settings import digest
+from foreword_server import body, settings
+from foreword_server.batches import store
+from foreword_server.settings import digest
 from requested import CHAT, begun, chat, content, ended, got, uploaded
 from serving import Running, running
 

@@ -10,10 +10,10 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from foreword.errors import InvalidRequest
-from foreword.server.cluster.address import check_address
-from foreword.server.cluster.called import called
-from foreword.server.replicas.pool import Asked
-from foreword.server.settings import Settings
+from foreword_server.cluster.address import check_address
+from foreword_server.cluster.called import called
+from foreword_server.replicas.pool import Asked
+from foreword_server.settings import Settings
 
 
 async def echo(request: Request) -> PlainTextResponse:

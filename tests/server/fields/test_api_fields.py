@@ -16,12 +16,12 @@ from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as responses
 
-from foreword.server.dialects.chat import ChatBody
-from foreword.server.dialects.completions import CompletionBody
-from foreword.server.dialects.constraints import GUIDED
-from foreword.server.dialects.fields import Body
-from foreword.server.dialects.messages import MessagesBody
-from foreword.server.dialects.responses import ResponsesBody
+from foreword_server.dialects.chat import ChatBody
+from foreword_server.dialects.completions import CompletionBody
+from foreword_server.dialects.constraints import GUIDED
+from foreword_server.dialects.fields import Body
+from foreword_server.dialects.messages import MessagesBody
+from foreword_server.dialects.responses import ResponsesBody
 
 LISTED = json.loads(
     Path(__file__).with_name("api_fields.json").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ import pytest
 
 from asking import assistant, called, system, tool_result, user
 from foreword import LLM, SamplingParams
-from foreword.server.dialects.message_turns import chat_of
-from foreword.server.dialects.messages import MessagesBody
+from foreword_server.dialects.message_turns import chat_of
+from foreword_server.dialects.messages import MessagesBody
 
 ASK, BEGUN = user("Write a long list of animals."), assistant("Cat, dog,")
 CHAT = "/v1/chat/completions"

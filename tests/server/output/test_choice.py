@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from foreword import InvalidRequest
 from foreword.chats import functions_of
-from foreword.registry import TOOL_FORMATS
-from foreword.server.output import REASONING, structural_tag
+from foreword_server.output import REASONING, structural_tag
+from foreword_server.output.formats import TOOL_FORMATS
 from outputs import FUNCTIONS, calls, completed, content, parsed, raw
 
-MARKS = ("[THINK]", "[/THINK]", "<tool_call>", "</tool_call>")
-SPECIAL = ("[TOOL_CALLS]", "[ARGS]", *MARKS)
+BRACKETS = ("[BRACKETS]", "[/BRACKETS]", "<tool_call>", "</tool_call>")
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", *BRACKETS)
 END = "</s>"
 ENDINGS = ("</parameter>", "</arg_value>")
 VOCABULARY = [END, *SPECIAL, *map(chr, range(32, 127)), *"\né｜▁", *ENDINGS]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from foreword.server.dialects.client_tools import ITEMS, arguments_of, members_of
-from foreword.server.dialects.response_items import choice_of
-from foreword.server.dialects.response_tools import declared
+from foreword_server.dialects.client_tools import ITEMS, arguments_of, members_of
+from foreword_server.dialects.response_items import choice_of
+from foreword_server.dialects.response_tools import declared
 
 ASK = "List the files."
 LOCAL = {"type": "local"}

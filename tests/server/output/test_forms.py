@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from foreword.registry import TOOL_FORMATS
+from foreword_server.output.formats import TOOL_FORMATS
 from outputs import calls, completed, content, parsed, raw, reasoning
 
 PARIS = {"city": "Paris", "days": 3}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword.server.output.json_text import DEPTH, value
-from foreword.server.output.reader import Mismatch, Reader
+from foreword_server.output.json_text import DEPTH, value
+from foreword_server.output.reader import Mismatch, Reader
 
 values = st.recursive(
     st.one_of(

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foreword.registry import TOOL_FORMATS
-from foreword.server.output import (
+from foreword_server.output import (
     REASONING,
     Event,
     OutputParser,
@@ -22,6 +21,7 @@ from foreword.server.output import (
     ToolCallEnd,
     named_format,
 )
+from foreword_server.output.formats import TOOL_FORMATS
 from outputs import (
     FUNCTIONS,
     OUTPUTS,

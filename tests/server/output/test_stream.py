@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from foreword import LLM, SamplingParams
-from foreword.registry import TOOL_FORMATS
-from foreword.server.output import OutputParser, merged, named_format
+from foreword_server.output import OutputParser, merged, named_format
+from foreword_server.output.formats import TOOL_FORMATS
 from outputs import FUNCTIONS, raw
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "tool-calls.md"

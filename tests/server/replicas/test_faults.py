@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from foreword.server.errors import ENDS_PROCESS, ApiError
-from foreword.server.replicas import pool as module
-from foreword.server.replicas.charges import Charge, charge
-from foreword.server.replicas.exchange import Exchange
-from foreword.server.replicas.frames import MEDIA_TYPE, Frame
-from foreword.server.replicas.pool import FAILURES, Answered, Asked, Pool, Replica
-from foreword.server.replicas.prefixes import BLOCK
+from foreword_server.errors import ENDS_PROCESS, ApiError
+from foreword_server.replicas import pool as module
+from foreword_server.replicas.charges import Charge, charge
+from foreword_server.replicas.exchange import Exchange
+from foreword_server.replicas.frames import MEDIA_TYPE, Frame
+from foreword_server.replicas.pool import FAILURES, Answered, Asked, Pool, Replica
+from foreword_server.replicas.prefixes import BLOCK
 
 CHAT = "/v1/chat/completions"
 PACKAGE = {

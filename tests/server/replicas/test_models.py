@@ -14,22 +14,22 @@ import pytest
 from asking import user
 from foreword import bundled
 from foreword.errors import InvalidRequest
-from foreword.server.errors import ApiError, PrivatePaths
-from foreword.server.limits import Limits
-from foreword.server.log import Log
-from foreword.server.replicas import models
-from foreword.server.replicas.app import build_router
-from foreword.server.replicas.catalog import Entry, read_catalog
-from foreword.server.replicas.hosted import GIB, Hosted, at_once
-from foreword.server.replicas.models import ManyModels
-from foreword.server.replicas.places import VISIBLE
-from foreword.server.replicas.router import Pings, Router
-from foreword.server.replicas.serve import many_models
-from foreword.server.replicas.supervise import Supervisor
-from foreword.server.settings import Settings
-from foreword.server.wire import Json
+from foreword_server.errors import ApiError, PrivatePaths
+from foreword_server.limits import Limits
+from foreword_server.log import Log
+from foreword_server.replicas import models
+from foreword_server.replicas.app import build_router
+from foreword_server.replicas.catalog import Entry, read_catalog
+from foreword_server.replicas.hosted import GIB, Hosted, at_once
+from foreword_server.replicas.models import ManyModels
+from foreword_server.replicas.places import VISIBLE
+from foreword_server.replicas.router import Pings, Router
+from foreword_server.replicas.serve import many_models
+from foreword_server.replicas.supervise import Supervisor
+from foreword_server.settings import Settings
+from foreword_server.wire import Json
 
-BUNDLED = Path(bundled.__file__).parent
+BUNDLED = bundled.target().parent
 CHAT = "/v1/chat/completions"
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from foreword.errors import InvalidRequest
 from foreword.native import cgroups
-from foreword.server.log import Log
-from foreword.server.replicas import places as module
-from foreword.server.replicas.charges import Charge
-from foreword.server.replicas.exchange import Exchange
-from foreword.server.replicas.frames import (
+from foreword_server.log import Log
+from foreword_server.replicas import places as module
+from foreword_server.replicas.charges import Charge
+from foreword_server.replicas.exchange import Exchange
+from foreword_server.replicas.frames import (
     MEDIA_TYPE,
     Frame,
     FrameReader,
@@ -28,12 +28,12 @@ from foreword.server.replicas.frames import (
     State,
     sent_of,
 )
-from foreword.server.replicas.places import Place, places
-from foreword.server.replicas.pool import SLACK, Answered, Asked, Pool, Replica, chosen
-from foreword.server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
-from foreword.server.replicas.process import Start, bound
-from foreword.server.replicas.supervise import Supervisor
-from foreword.server.settings import Settings
+from foreword_server.replicas.places import Place, places
+from foreword_server.replicas.pool import SLACK, Answered, Asked, Pool, Replica, chosen
+from foreword_server.replicas.prefixes import BLOCK, KEPT, TOKEN, Prefixes, blocks
+from foreword_server.replicas.process import Start, bound
+from foreword_server.replicas.supervise import Supervisor
+from foreword_server.settings import Settings
 
 FRAMES = st.builds(
     Frame,
@@ -145,7 +145,7 @@ def test_place_is_said_in_short():
 def test_a_replica_takes_its_place_before_torch_counts_cores():
     """Its process unpickles these modules first."""
     program = (
-        "import sys, foreword.server.replicas.process\nsys.exit('torch' in sys.modules)"
+        "import sys, foreword_server.replicas.process\nsys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False)
     assert done.returncode == 0
@@ -169,7 +169,7 @@ def test_replicas_divide_free_memory(tmp_path, monkeypatch):
 def test_keys_and_values_of_a_replica_take_its_share():
     """As the process of a place computes them."""
     program = (
-        "from foreword.server.replicas.places import Place\n"
+        "from foreword_server.replicas.places import Place\n"
         "Place(sharers={}).take()\n"
         "from foreword import bundled\n"
         "from foreword.model.model import Model\n"

@@ -9,26 +9,26 @@ import pytest
 from fastapi import FastAPI
 
 from foreword import bundled
-from foreword.page.files import NAMES
-from foreword.server import speech
-from foreword.server.app import build_app
-from foreword.server.cluster.called import called
-from foreword.server.errors import PrivatePaths
-from foreword.server.limits import Limits
-from foreword.server.log import Log
-from foreword.server.replicas.app import build_router, served
-from foreword.server.replicas.catalog import Entry
-from foreword.server.replicas.models import ManyModels, Models
-from foreword.server.replicas.places import Place
-from foreword.server.replicas.pool import Asked
-from foreword.server.replicas.process import Start
-from foreword.server.replicas.router import Router
-from foreword.server.replicas.serve import OneModel
-from foreword.server.replicas.supervise import Supervisor
-from foreword.server.routes import ROUTES, decided
-from foreword.server.settings import Settings, hashed
+from foreword_server import speech
+from foreword_server.app import build_app
+from foreword_server.cluster.called import called
+from foreword_server.errors import PrivatePaths
+from foreword_server.limits import Limits
+from foreword_server.log import Log
+from foreword_server.page.files import NAMES
+from foreword_server.replicas.app import build_router, served
+from foreword_server.replicas.catalog import Entry
+from foreword_server.replicas.models import ManyModels, Models
+from foreword_server.replicas.places import Place
+from foreword_server.replicas.pool import Asked
+from foreword_server.replicas.process import Start
+from foreword_server.replicas.router import Router
+from foreword_server.replicas.serve import OneModel
+from foreword_server.replicas.supervise import Supervisor
+from foreword_server.routes import ROUTES, decided
+from foreword_server.settings import Settings, hashed
 
-BUNDLED = Path(bundled.__file__).parent
+BUNDLED = bundled.target().parent
 CHAT = "/v1/chat/completions"
 KEYS = {"FOREWORD_API_KEYS": "one,two"}
 FINISHED = 'finished_reason="length"'

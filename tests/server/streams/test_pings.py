@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foreword.server import reply
+from foreword_server import reply
 
 WORDS = "The river rose in the night and the miller moved his grain upstairs. " * 20
 BODIES: dict[str, dict[str, Any]] = {

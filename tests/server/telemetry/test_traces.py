@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from foreword.errors import InvalidRequest
-from foreword.server.telemetry.asked import asked
+from foreword_server.telemetry.asked import asked
 from serving import running
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

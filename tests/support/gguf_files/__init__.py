@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import starter
-from foreword.bench.peers import gguf as writer_of_ours
-from foreword.bench.peers.convert import source as source_of
-from foreword.bench.peers.gguf import interleaved
 from foreword.model import load_tokenizer
+from foreword_lab.bench.peers import gguf as writer_of_ours
+from foreword_lab.bench.peers.convert import source as source_of
+from foreword_lab.bench.peers.gguf import interleaved
 
 MATRIX, BLOCK = 2, 32
 TOKENS = 512

@@ -8,7 +8,7 @@ import pytest
 
 from asking import assistant, user
 from foreword.errors import InvalidRequest
-from foreword.train.data.records import Record, read, split
+from foreword_train.data.records import Record, read, split
 
 CHAT = {"messages": [user("Hi"), assistant("Hello")], "source": "greetings"}
 

@@ -4,8 +4,8 @@ the same seed.
 
 import torch
 
-from foreword.train.data.on_policy import Writer
-from foreword.train.data.packing import Block, Piece, stack
+from foreword_train.data.on_policy import Writer
+from foreword_train.data.packing import Block, Piece, stack
 from pair import llama
 
 CHAT = Piece([5, 6, 7, 8, 9, 10, 11, 12], [False] * 3 + [True] * 3 + [False, True])

@@ -5,8 +5,8 @@ depends on the place alone.
 import pytest
 
 from foreword.errors import InvalidRequest
-from foreword.train.data.packing import Block, Encoder, Packer, Piece, Place, stack
-from foreword.train.data.records import Record
+from foreword_train.data.packing import Block, Encoder, Packer, Piece, Place, stack
+from foreword_train.data.records import Record
 from running import tokenizer
 
 CHAT = Record(

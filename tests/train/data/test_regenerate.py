@@ -8,8 +8,8 @@ import pytest
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest
 from foreword.registry import PLAIN
-from foreword.train.data.records import Record, read
-from foreword.train.data.regenerate import Wishes, regenerate
+from foreword_train.data.records import Record, read
+from foreword_train.data.regenerate import Wishes, regenerate
 
 WISHES = Wishes(temperature=1.0, max_tokens=12, batch=2, seed=3)
 RECORDS = [

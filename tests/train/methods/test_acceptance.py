@@ -9,13 +9,13 @@ import torch
 
 import starter
 from foreword import LLM, SamplingParams
-from foreword.budget.learned import FILE, AcceptanceModel, features
 from foreword.errors import InvalidRequest
-from foreword.train.data.packing import Encoder, Packer
-from foreword.train.data.records import read
-from foreword.train.job import eos
-from foreword.train.methods.acceptance import HEATS, Asked, Samples, collect, run
-from foreword.train.methods.lm import load
+from foreword_train.data.packing import Encoder, Packer
+from foreword_train.data.records import read
+from foreword_train.job import eos
+from foreword_train.learned import FILE, AcceptanceModel, features
+from foreword_train.methods.acceptance import HEATS, Asked, Samples, collect, run
+from foreword_train.methods.lm import load
 from running import prompts, tokenizer
 
 GOOD = 0.15

@@ -5,8 +5,8 @@ first that trained ones follow.
 import pytest
 import torch
 
-from foreword.train.data.packing import Block, Piece, stack
-from foreword.train.methods.ahead import pick
+from foreword_train.data.packing import Block, Piece, stack
+from foreword_train.methods.ahead import pick
 
 DEPTH = 3
 BLOCK = stack(

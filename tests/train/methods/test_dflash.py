@@ -13,12 +13,12 @@ from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashBlocks, DFlashDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Piece, stack
-from foreword.train.losses import overlap, prefix_weights
-from foreword.train.methods.ahead import pick
-from foreword.train.methods.dflash import DFlashTask
-from foreword.train.methods.masked import new_layout, target_layers
-from foreword.train.registry import DFlashOptions
+from foreword_train.data.packing import Block, Piece, stack
+from foreword_train.losses import overlap, prefix_weights
+from foreword_train.methods.ahead import pick
+from foreword_train.methods.dflash import DFlashTask
+from foreword_train.methods.masked import new_layout, target_layers
+from foreword_train.registry import DFlashOptions
 from pair import learn, llama, setting
 
 LAYERS, ROWS = 4, 4

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from foreword.draft.heads.dspark import DSparkBlocks, DSparkDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.train.data.packing import Packer, stack
-from foreword.train.losses import LOSSES, overlap
-from foreword.train.methods.dspark import DSparkTask
-from foreword.train.registry import DSparkOptions
+from foreword_train.data.packing import Packer, stack
+from foreword_train.losses import LOSSES, overlap
+from foreword_train.methods.dspark import DSparkTask
+from foreword_train.registry import DSparkOptions
 from pair import TEXTS, Bytes, learn, llama, setting
 
 LAYERS = 4

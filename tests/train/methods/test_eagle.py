@@ -15,11 +15,11 @@ from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.train.data.packing import Block, Packer, stack
-from foreword.train.devices import OneDevice
-from foreword.train.methods.eagle import HeadTraining
-from foreword.train.registry import EagleOptions
-from foreword.train.trainer import Trainer, TrainingConfig
+from foreword_train.data.packing import Block, Packer, stack
+from foreword_train.devices import OneDevice
+from foreword_train.methods.eagle import HeadTraining
+from foreword_train.registry import EagleOptions
+from foreword_train.trainer import Trainer, TrainingConfig
 from pair import (
     TEXTS,
     VOCAB,

@@ -11,11 +11,11 @@ import torch
 from foreword.draft.self_speculative.exits import trained_exits
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.train.data.packing import Packer, stack
-from foreword.train.devices import OneDevice
-from foreword.train.methods.early_exit import EarlyExitTask
-from foreword.train.registry import EarlyExitOptions
-from foreword.train.trainer import Trainer, TrainingConfig
+from foreword_train.data.packing import Packer, stack
+from foreword_train.devices import OneDevice
+from foreword_train.methods.early_exit import EarlyExitTask
+from foreword_train.registry import EarlyExitOptions
+from foreword_train.trainer import Trainer, TrainingConfig
 from pair import TEXTS, Bytes, llama, setting
 
 LAYERS = 3

@@ -12,10 +12,10 @@ import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.architectures import linears, shape
 from foreword.model.layers import layers_of
-from foreword.train.data.packing import Block, stack
-from foreword.train.losses import LOSSES
-from foreword.train.methods import lm
-from foreword.train.registry import LmOptions
+from foreword_train.data.packing import Block, stack
+from foreword_train.losses import LOSSES
+from foreword_train.methods import lm
+from foreword_train.registry import LmOptions
 from pair import VOCAB, check_packed, learn, llama, random_pieces, setting
 from tiny_sizes import sizes
 

@@ -11,10 +11,10 @@ from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.medusa import MedusaBlocks, MedusaDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Packer, stack
-from foreword.train.methods.ahead import pick
-from foreword.train.methods.medusa import MedusaTask
-from foreword.train.registry import MedusaOptions
+from foreword_train.data.packing import Packer, stack
+from foreword_train.methods.ahead import pick
+from foreword_train.methods.medusa import MedusaTask
+from foreword_train.registry import MedusaOptions
 from pair import TEXTS, Bytes, learn, llama, setting, two_records
 
 LAYERS = 2

@@ -9,9 +9,9 @@ from foreword.draft.mtp.mtp import MtpDrafter
 from foreword.draft.mtp.mtp_checkpoint import dump, load
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.train.data.packing import Block, stack
-from foreword.train.methods.mtp import MtpTask
-from foreword.train.registry import MtpOptions
+from foreword_train.data.packing import Block, stack
+from foreword_train.methods.mtp import MtpTask
+from foreword_train.registry import MtpOptions
 from pair import learn, llama, random_pieces, served_logits, setting
 from tiny_models import differing
 

@@ -15,10 +15,10 @@ import starter
 from foreword.draft.pard import MaskBlocks, MaskedDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
-from foreword.train.data.packing import Block, Piece, stack
-from foreword.train.export import export
-from foreword.train.methods.pard import MaskRows, MaskTraining
-from foreword.train.registry import PardOptions
+from foreword_train.data.packing import Block, Piece, stack
+from foreword_train.export import export
+from foreword_train.methods.pard import MaskRows, MaskTraining
+from foreword_train.registry import PardOptions
 from pair import learn, llama, setting, two_records
 from running import tokenizer
 

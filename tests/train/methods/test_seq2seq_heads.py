@@ -21,18 +21,18 @@ from foreword.errors import ForewordError
 from foreword.model import Model, Read
 from foreword.model.executors.torch.hooks import apply_lm_head, lm_head_weight
 from foreword.model.layers import layer_count
-from foreword.train.data.packing import Block, stack
-from foreword.train.data.records import read
-from foreword.train.data.regenerate import Wishes, regenerate
-from foreword.train.export import export
-from foreword.train.job import Job, run
-from foreword.train.losses import LOSSES
-from foreword.train.methods.ahead import pick
-from foreword.train.registry import EagleOptions, MedusaOptions, TrainOptions
-from foreword.train.report.measure import Questions
-from foreword.train.task import TrainContext, TrainTask
-from foreword.train.trainer import TrainingConfig
 from foreword.types import Request
+from foreword_train.data.packing import Block, stack
+from foreword_train.data.records import read
+from foreword_train.data.regenerate import Wishes, regenerate
+from foreword_train.export import export
+from foreword_train.job import Job, run
+from foreword_train.losses import LOSSES
+from foreword_train.methods.ahead import pick
+from foreword_train.registry import EagleOptions, MedusaOptions, TrainOptions
+from foreword_train.report.measure import Questions
+from foreword_train.task import TrainContext, TrainTask
+from foreword_train.trainer import TrainingConfig
 from trainables import pairs
 
 FAMILIES = ["t5", "bart"]

@@ -5,12 +5,12 @@ show them.
 import numpy as np
 import pytest
 
-from foreword.train.log import Row
-from foreword.train.report.card import card
-from foreword.train.report.measure import spread
-from foreword.train.report.metrics import ALL, TrainReport, interval, summary
-from foreword.train.report.plot import draw
 from foreword.types.stats import Stats
+from foreword_train.log import Row
+from foreword_train.report.card import card
+from foreword_train.report.measure import spread
+from foreword_train.report.metrics import ALL, TrainReport, interval, summary
+from foreword_train.report.plot import draw
 
 
 def stats(tokens: int, rounds: int, drafted: list[int], accepted: list[int]) -> Stats:

@@ -1,0 +1,1 @@
+"""Measuring: benchmarks, certificates, diagnoses, theory and tuning."""

@@ -1,0 +1,201 @@
+"""The engine as a benchmark entry: runs it round by round and measures the time of each
+model's forwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TypeAlias
+
+from transformers import PreTrainedTokenizerBase
+
+from foreword.api.requests import Requests
+from foreword.budget import DraftBudget
+from foreword.engine import Engine
+from foreword.types import Draft, Request, SamplingParams
+from foreword_lab.bench.records import BenchRequest, EntryFailed, Round, Trial
+from foreword_lab.bench.timed import timed, timed_drafts
+
+Predictions: TypeAlias = deque[float]
+"""Tokens that the last draft was predicted to yield; empty where nothing was drafted,
+or without probabilities.
+"""
+
+
+def watched(budget: DraftBudget, predictions: Predictions | None = None) -> DraftBudget:
+    """Return the budget, which from now on notes its predictions (`predictions_of`).
+    The budgets that it makes for other methods do so too.
+
+    One that decides after every draft token (`chains`) cannot be watched.
+    """
+    if budget.chains:
+        return budget
+    seen = Predictions(maxlen=1) if predictions is None else predictions
+    trim, anew = budget.trim, budget.anew
+
+    def noting(draft: Draft) -> Draft:
+        draft = trim(draft)
+        if draft.nodes and draft.weighed:
+            seen.extend(1 + sum(tree.probabilities) for tree in draft.trees)
+        return draft
+
+    def another() -> DraftBudget:
+        other = anew()
+        return other if other is budget else watched(other, seen)
+
+    vars(budget).update(trim=noting, anew=another, predictions=seen)
+    return budget
+
+
+def predictions_of(budget: DraftBudget) -> Predictions:
+    """Return what a budget notes; nothing if it is not watched."""
+    return getattr(budget, "predictions", Predictions())
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Result of serving many requests in batches."""
+
+    texts: list[list[int]]
+    """Token ids of each answer, in the order of the requests."""
+    seconds: float
+    drafted: int
+    accepted: int
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return sum(map(len, self.texts)) / self.seconds
+
+
+def _disk() -> int | None:
+    """Return the bytes that this process has read from disk; None where the system does
+    not tell.
+    """
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next(
+        (int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None
+    )
+
+
+class EngineEntry:
+    """A benchmark entry that runs one engine; as in a user's stream, tokens are also
+    detokenized.
+    """
+
+    def __init__(
+        self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self.name = name
+        self._engine, self._requests = engine, Requests(engine.target, tokenizer)
+        self._target = timed(engine.target)
+        self._drafts = timed_drafts(engine.drafter)
+        self._predictions = predictions_of(engine.budget)
+
+    def run(self, request: BenchRequest) -> Trial:
+        """Answer one request.
+
+        Raises EntryFailed if the drafter failed, since the engine then decodes plainly.
+        """
+        reads = self._target.reads
+        disk = _disk()
+        started = perf_counter()
+        sequence = self._sequence(request)
+        self._engine.add(sequence)
+        rounds = []
+        try:
+            while sequence.finish_reason is None:
+                rounds.append(self._round(sequence))
+        finally:
+            # a round failed; other entries use this target too
+            if sequence.finish_reason is None:
+                self._engine.abort(sequence)
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise EntryFailed(
+                f"cannot measure {self.name}: it failed on {request.name}: "
+                f"{self._engine.failed}"
+            )
+        tokens, passes = sequence.tokens[sequence.prompt :], self._target.reads - reads
+        return Trial(
+            tokens,
+            seconds,
+            passes,
+            tuple(rounds),
+            None if disk is None else (_disk() or 0) - disk,
+            sum(one.seconds for one in rounds if one.reading),
+        )
+
+    def serve(self, requests: Sequence[BenchRequest], slots: int) -> Served:
+        """Answer all requests, at most `slots` at a time.
+
+        Raises EntryFailed as `run`.
+        """
+        scheduler = self._engine.scheduler
+        sequences = [self._sequence(request) for request in requests]
+        before, scheduler.slots = scheduler.slots, slots
+        started = perf_counter()
+        try:
+            for sequence in sequences:
+                self._engine.add(sequence)
+            while not self._engine.idle:
+                self._engine.step()
+        finally:
+            scheduler.slots = before
+            for sequence in sequences:
+                if sequence.finish_reason is None:
+                    self._engine.abort(sequence)
+        seconds = perf_counter() - started
+        if self._engine.failed:
+            raise EntryFailed(
+                f"cannot measure {self.name}: it failed: {self._engine.failed}"
+            )
+        stats = [sequence.stats for sequence in sequences]
+        texts = [one.tokens[one.prompt :] for one in sequences]
+        return Served(
+            texts,
+            seconds,
+            sum(one.drafted for one in stats),
+            sum(one.accepted for one in stats),
+        )
+
+    def _sequence(self, request: BenchRequest) -> Request:
+        params = SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+        )
+        return self._requests.sequences(request.prompt, params)[0]
+
+    def _round(self, sequence: Request) -> Round:
+        stats = sequence.stats
+        written = sequence.produced
+        reading = len(sequence.pending) > 1
+        drafted, accepted = stats.drafted, stats.accepted
+        target = self._target.seconds
+        draft = self._draft_seconds
+        self._predictions.clear()
+        started = perf_counter()
+        self._engine.step()
+        return Round(
+            tokens=sequence.produced - written,
+            drafted=stats.drafted - drafted,
+            accepted=stats.accepted - accepted,
+            seconds=perf_counter() - started,
+            clock=self._engine.clock,
+            target=self._target.seconds - target,
+            draft=self._draft_seconds - draft,
+            reading=reading,
+            predicted=self._predictions[0] if self._predictions else None,
+        )
+
+    @property
+    def _draft_seconds(self) -> float:
+        return sum(one.seconds for one in self._drafts)

@@ -1,0 +1,162 @@
+"""Same seed, same text: plain decoding against one drafting method, request by
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from foreword.api.llm import LLM
+from foreword.registry import DEFAULT_RULE
+from foreword.types import Completion
+from foreword_lab.certify.cases import FREE, Case
+from foreword_lab.certify.drafting import Drafting
+from foreword_lab.certify.numerics import Difference, difference
+from foreword_lab.certify.report import Check, Status
+from foreword_lab.certify.runs import Setup, run
+
+NODES = (2, 4, 8)
+"""Draft tokens a round, one number a turn."""
+SETUPS = (
+    Setup(is_batched=True, is_chunked=True),
+    Setup(),
+    Setup(is_batched=True),
+    Setup(is_chunked=True),
+)
+"""One a turn; the first two have every condition."""
+SPOILT = 6
+"""Tokens. Every so many of the expected answer, one is wrong."""
+SHOWN = 10
+"""Differences that a report lists."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Runs under one condition."""
+
+    runs: int = 0
+    proving: int = 0
+    """Runs in which draft tokens were accepted: the others prove nothing."""
+
+
+@dataclass(slots=True)
+class SameText:
+    """The comparison of one method with plain decoding, over all turns."""
+
+    drafting: Drafting
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """By condition."""
+    every: Tally = field(default_factory=Tally)
+    differences: list[Difference] = field(default_factory=list)
+    failure: str | None = None
+    """The last error of the drafter."""
+
+    def compare(
+        self, llm: LLM, cases: Sequence[Case], plain: Sequence[Completion], turn: int
+    ) -> None:
+        """Run the requests of one turn with drafting, and compare their texts."""
+        setup = SETUPS[turn % len(SETUPS)]
+        nodes = NODES[turn % len(NODES)]
+        speculator = self.drafting.speculator(llm, DEFAULT_RULE, nodes)
+        hinted = [
+            expecting(case, known.tokens)
+            for case, known in zip(cases, plain, strict=True)
+        ]
+        drafted = run(llm, hinted, speculator, setup)
+        self.failure = speculator.failed or self.failure
+        for case, one, two in zip(cases, plain, drafted, strict=True):
+            self._count(two, [*case.conditions, *setup.conditions])
+            found = difference(llm, case, one, two)
+            if found is not None:
+                self.differences.append(found)
+
+    def _count(self, drafted: Completion, conditions: list[str]) -> None:
+        stats = drafted.stats
+        self.tokens += len(drafted.tokens)
+        self.drafted += stats.drafted
+        self.accepted += stats.accepted
+        named = [self.tallies.setdefault(name, Tally()) for name in conditions]
+        for tally in (self.every, *named):
+            tally.runs += 1
+            tally.proving += stats.accepted > 0
+
+    def check(self) -> Check:
+        """Return the outcome."""
+        return Check(
+            f"same text: {self.drafting.name}",
+            self._status,
+            self._sentence(),
+            self._evidence(),
+        )
+
+    @property
+    def _faults(self) -> list[Difference]:
+        return [one for one in self.differences if not one.is_numerics]
+
+    @property
+    def _status(self) -> Status:
+        if self._faults:
+            return "failed"
+        if self.differences:
+            return "numerics"
+        return "passed" if self._proves else "proves nothing"
+
+    @property
+    def _proves(self) -> bool:
+        """Whether draft tokens of the method itself were accepted."""
+        free = self.tallies.get(FREE)
+        return free is not None and free.proving > 0
+
+    def _sentence(self) -> str:
+        every, faults = self.every, len(self._faults)
+        if faults:
+            return f"{faults} of {every.runs} texts differ from plain decoding"
+        if self.differences:
+            return (
+                f"{len(self.differences)} of {every.runs} texts differ, all where two "
+                "tokens are within rounding"
+            )
+        if not self._proves:
+            reason = f": {self.failure}" if self.failure else ""
+            return f"no draft token was accepted in any free text{reason}"
+        return (
+            f"{every.runs} texts equal plain decoding, {self.tokens:,} tokens; draft "
+            f"tokens were accepted in {every.proving} of them{self._gaps()}"
+        )
+
+    def _gaps(self) -> str:
+        gaps = [name for name, tally in self.tallies.items() if not tally.proving]
+        return f", in none of: {', '.join(gaps)}" if gaps else ""
+
+    def _evidence(self) -> dict[str, Any]:
+        shown = [one.as_json() for one in (self._faults or self.differences)[:SHOWN]]
+        return {
+            "texts": self.every.runs,
+            "texts with accepted draft tokens": self.every.proving,
+            "tokens": self.tokens,
+            "draft tokens": self.drafted,
+            "accepted draft tokens": self.accepted,
+            "conditions": {
+                name: {"texts": one.runs, "with accepted draft tokens": one.proving}
+                for name, one in sorted(self.tallies.items())
+            },
+            "differences": len(self.differences),
+            "differences by rounding": len(self.differences) - len(self._faults),
+            "first differences": shown,
+        }
+
+
+def expecting(case: Case, tokens: list[int]) -> Case:
+    """Return the request with an expected answer for methods that copy from one: nearly
+    that of plain decoding.
+    """
+    hint = [
+        case.prompt[0] if at % SPOILT == SPOILT - 1 else token
+        for at, token in enumerate(tokens)
+    ]
+    return Case(case.prompt, replace(case.params, prediction=tuple(hint)))

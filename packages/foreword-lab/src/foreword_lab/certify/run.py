@@ -1,0 +1,189 @@
+"""The certificate of a target and its drafts on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from foreword.api.llm import LLM
+from foreword.model import check_decoder_only
+from foreword.options import ModelOptions, keywords
+from foreword.registry import DEFAULT_RULE, PLAIN, RULES
+from foreword.verify import Rule
+from foreword_lab.certify import worlds
+from foreword_lab.certify.cases import cases
+from foreword_lab.certify.clock import Clock
+from foreword_lab.certify.drafting import Drafting, load_all
+from foreword_lab.certify.enumeration import bias
+from foreword_lab.certify.equality import SameText
+from foreword_lab.certify.report import Certificate, Check
+from foreword_lab.certify.runs import run
+from foreword_lab.certify.sampling import Distribution, Sampled, check_of, pairs
+
+TEXT_SHARE = 0.5
+"""Share of the time for equal texts, enumeration included; the rest is for samples."""
+LEAST, LEAST_QUICK = 32, 128
+"""Samples of each method and rule, however long they take; quick runs test one rule."""
+QUICK_TURNS = 2
+"""Turns that have every condition."""
+MOST = 20_000
+"""Samples. More detect hardly less: a total variation of 0.018."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyOptions(ModelOptions):
+    """Options of a certificate."""
+
+    target: str | None = None
+    """Folder or hub id; None = the bundled target."""
+    drafts: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """Empty = the drafts' own, and all that need nothing."""
+    minutes: float = 3.0
+    """About how long it takes; every check is made once in any case."""
+    quick: bool = False
+    """Each check once."""
+    seed: int = 0
+
+
+def certify(
+    options: CertifyOptions, note: Callable[[str], None] = lambda _: None
+) -> Certificate:
+    """Load a pair and check it.
+
+    Raises ModelError or InvalidRequest, with the reason, if it cannot be loaded.
+    """
+    loading = {
+        name: value
+        for name, value in keywords(options).items()
+        if name in ModelOptions.__dataclass_fields__
+    }
+    llm = LLM(options.target, method=PLAIN, **loading)
+    with llm:
+        check_decoder_only(llm.target, "certify drafting")
+        bundled = options.target is None
+        draftings = load_all(llm, options.drafts, options.methods, bundled=bundled)
+        return examine(llm, draftings, options, note)
+
+
+def examine(
+    llm: LLM,
+    draftings: list[Drafting],
+    options: CertifyOptions,
+    note: Callable[[str], None] = lambda _: None,
+) -> Certificate:
+    """Check drafters that are loaded."""
+    clock = Clock.of(options.minutes, note, quick=options.quick)
+    checks = [
+        *_rules(clock, options.seed),
+        *_texts(llm, draftings, options, clock),
+        *_samples(llm, draftings, options, clock),
+    ]
+    target = llm.target
+    subject = {
+        "target": target.name,
+        "backend": target.capability.backend,
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": str(target.device),
+        "drafts": list(options.drafts),
+        "methods": [one.name for one in draftings],
+    }
+    return Certificate.of(subject, checks, options.seed, clock, str(target.device))
+
+
+def _rules(clock: Clock, seed: int) -> list[Check]:
+    clock.tell("exact distributions of the rules")
+    return [check_rule(name, seed) for name in RULES.own]
+
+
+def _texts(
+    llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
+) -> list[Check]:
+    """Compare texts, turn after turn; the first two have every condition."""
+    found = [SameText(one) for one in draftings]
+    turn = 0
+    while turn < (QUICK_TURNS if options.quick else 1) or clock.before(TEXT_SHARE):
+        requests = cases(llm, turn, options.seed)
+        plain = run(llm, requests)
+        for one in found:
+            if turn and not (options.quick or clock.before(TEXT_SHARE)):
+                break
+            clock.tell(f"same text, turn {turn + 1}, {one.drafting.name}")
+            one.compare(llm, requests, plain, turn)
+        turn += 1
+    return [one.check() for one in found]
+
+
+def _samples(
+    llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
+) -> list[Check]:
+    """Sample every method under every rule in turn."""
+    rules = (DEFAULT_RULE,) if options.quick else RULES.own
+    test, found = Distribution(llm, options.seed), pairs(draftings, rules)
+    least = LEAST_QUICK if options.quick else LEAST
+    while any(_goes_on(one, least, clock) for one in found):
+        clock.tell(f"samples, {sum(one.samples for one in found):,} drawn")
+        for one in found:
+            if _goes_on(one, least, clock):
+                test.sample(one)
+    sampled = {one.drafting.name: one.drafting for one in found}
+    return [
+        check_of(test, name, [each for each in found if each.drafting is one])
+        for name, one in sampled.items()
+    ]
+
+
+def _goes_on(one: Sampled, least: int, clock: Clock) -> bool:
+    count = one.samples
+    return count < least or (count < MOST and clock.before(1.0))
+
+
+EXACT = 1e-9
+"""Total variation. The precision of the search for thresholds."""
+VOCAB, DEPTH = 3, 2
+"""Tokens of the vocabulary, and of the longest draft path."""
+
+
+def check_rule(name: str, seed: int) -> Check:
+    """Return whether a rule writes what the target would have written, exactly."""
+    rule = RULES[name]
+    world = worlds.World.random(seed, VOCAB, DEPTH)
+    with _one_thread():
+        found = {
+            kind: bias(rule.verify, drafting, world, rule.shares_noise)
+            for kind, drafting in _draftings(rule).items()
+        }
+    worst = max(found.values())
+    size = "below 1e-9" if worst < EXACT else f"{worst:.2g}"
+    return Check(
+        f"exact distribution: rule {name}",
+        "passed" if worst < EXACT else "failed",
+        f"total variation {size}, over all drafts and all noise",
+        {"total variation": found, "vocabulary": VOCAB, "depth": DEPTH},
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run torch on one thread: for such small tensors, more of them only wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _draftings(rule: Rule) -> dict[str, worlds.Drafting]:
+    """Return the kinds of drafts that the rule may be given, by name."""
+    found: dict[str, worlds.Drafting] = {
+        "sampled chain": worlds.drawn,
+        "chosen chain": worlds.chosen,
+    }
+    if rule.trees and not rule.shares_noise:
+        distinct = rule.lists == "distinct"
+        found["sampled tree"] = worlds.drawn_tree(2, 1, distinct=distinct)
+    return found

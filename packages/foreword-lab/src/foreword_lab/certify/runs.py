@@ -1,0 +1,71 @@
+"""Requests through the engine, with a drafter, a batch and a size of prompt chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foreword.api.llm import LLM
+from foreword.api.session import completed
+from foreword.engine.speculator import Speculator
+from foreword.types import Completion
+from foreword_lab.certify.cases import Case
+
+WHOLE, CHUNK = 512, 7
+"""Tokens. Read of a prompt in one round: more than any of these prompts, and few enough
+that each takes several rounds.
+"""
+BATCH = 32
+"""Sequences. Batch of samples that are drawn together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How requests are run."""
+
+    is_batched: bool = False
+    """Whether they run beside each other, or one after the other."""
+    is_chunked: bool = False
+    """Whether prompts are read in chunks."""
+
+    @property
+    def conditions(self) -> list[str]:
+        """Names of the conditions in the report."""
+        chunked = ["prompt in chunks"] if self.is_chunked else []
+        return ["beside others" if self.is_batched else "alone", *chunked]
+
+
+def run(
+    llm: LLM,
+    cases: Sequence[Case],
+    speculator: Speculator | None = None,
+    setup: Setup | None = None,
+) -> list[Completion]:
+    """Return the completions of the requests; without a speculator, by plain
+    decoding.
+    """
+    setup = setup or Setup()
+    batches = [list(cases)] if setup.is_batched else [[case] for case in cases]
+    scheduler = llm.engine.scheduler
+    before = scheduler.chunk, scheduler.slots
+    scheduler.chunk = CHUNK if setup.is_chunked else WHOLE
+    scheduler.slots = BATCH
+    try:
+        found = [one for batch in batches for one in _finish(llm, batch, speculator)]
+    finally:
+        scheduler.chunk, scheduler.slots = before
+    return found
+
+
+def _finish(
+    llm: LLM, cases: Sequence[Case], speculator: Speculator | None
+) -> list[Completion]:
+    requests = [
+        llm.session.prepare(list(case.prompt), case.params)[0] for case in cases
+    ]
+    with llm.session.locked():
+        for one in requests:
+            llm.engine.add(one, speculator)
+        while not llm.engine.idle:
+            llm.engine.step()
+    return [completed(one, list(one.unread), llm.method) for one in requests]

@@ -1,0 +1,123 @@
+"""Commands that measure and show."""
+
+from foreword.cli.common.command import INSPECT, MEASURE, PREPARE, Command
+from foreword.cli.common.options import examples
+from foreword_lab.commands.bench import bench
+from foreword_lab.commands.certify import certify
+from foreword_lab.commands.demo import demo
+from foreword_lab.commands.doctor import doctor
+from foreword_lab.commands.quantize import quantize
+from foreword_lab.commands.simulate import simulate
+from foreword_lab.commands.theory import theory
+from foreword_lab.commands.tune import method, tune
+from foreword_lab.commands.view import view
+from foreword_lab.commands.whatif import whatif
+
+tune.command(
+    epilog=examples(
+        "foreword tune method",
+        "foreword tune method --model path/or/hub-id --draft folder/of/models "
+        "--prompts mine.jsonl --minutes 5",
+        "foreword tune method --model path/or/hub-id --draft path/or/hub-id -t 1 "
+        "--report found.html",
+        "foreword generate …    # foreword.toml is found",
+    )
+)(method)
+
+COMMANDS = (
+    Command(
+        PREPARE,
+        "quantize",
+        quantize,
+        (
+            "foreword quantize path/or/hub-id --to int4 --out model-int4",
+            "foreword quantize path/or/hub-id --to Q4_K_M --out model.Q4_K_M.gguf",
+        ),
+    ),
+    Command(
+        PREPARE,
+        "tune",
+        tune,
+        ("foreword tune method --model path/or/hub-id --prompts mine.jsonl",),
+    ),
+    Command(
+        INSPECT,
+        "view",
+        view,
+        (
+            "foreword view answer.json --rounds",
+            "foreword view answer.json --html answer.html",
+        ),
+    ),
+    Command(
+        INSPECT,
+        "whatif",
+        whatif,
+        (
+            'foreword generate "List the rivers" --record answer.json',
+            "foreword whatif answer.json",
+            "foreword whatif answer.json --method suffix --nodes 4,8 --trees",
+        ),
+    ),
+    Command(
+        INSPECT,
+        "doctor",
+        doctor,
+        (
+            "foreword doctor path/of/draft",
+            "foreword doctor path/of/head --model path/or/hub-id --json",
+            "foreword doctor --url http://127.0.0.1:8000",
+        ),
+    ),
+    Command(
+        INSPECT,
+        "certify",
+        certify,
+        (
+            "foreword certify --quick",
+            "foreword certify path/or/hub-id -d path/or/hub-id --report proof.html",
+            "foreword certify --url http://127.0.0.1:8000 --json -",
+        ),
+    ),
+    Command(
+        MEASURE,
+        "demo",
+        demo,
+        (
+            "foreword demo",
+            "foreword demo --temperature 0.8 --seed 7",
+            "foreword demo --html demo.html",
+        ),
+    ),
+    Command(
+        MEASURE,
+        "simulate",
+        simulate,
+        (
+            "foreword simulate --from-server http://127.0.0.1:8000 --clients 32",
+            "foreword simulate --costs costs.json --rate 20 --replicas 1,2,4,8",
+            "foreword simulate --costs costs.json --trace trace.jsonl --json",
+        ),
+    ),
+    Command(
+        MEASURE,
+        "theory",
+        theory,
+        (
+            "foreword theory --alpha 0.8 --cost 0.05",
+            "foreword theory --quick --plot theory.png",
+            "foreword theory path/or/hub-id --draft path/or/hub-id -t 0 --json -",
+        ),
+    ),
+    Command(
+        MEASURE,
+        "bench",
+        bench,
+        (
+            "foreword bench --quick --json quick.json",
+            "foreword bench --inflate llama-350m --plot 350m.png",
+            "foreword bench batch 1,4,16,32 --method lm",
+            "foreword bench limit",
+        ),
+    ),
+)

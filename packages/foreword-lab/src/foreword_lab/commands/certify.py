@@ -1,0 +1,170 @@
+"""`foreword certify`: options and output of the checks in foreword.certify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common.bundles import bundled
+from foreword.cli.common.early import STDOUT
+from foreword.cli.common.options import option
+from foreword.cli.common.progress import LineProgress
+from foreword.options import ModelOptions, keywords
+from foreword.tables import BARE, Column, Table, name_column
+
+if TYPE_CHECKING:
+    from foreword_lab.certify.report import Certificate, Check
+
+STYLES = {"passed": "green", "failed": "bold red", "numerics": "yellow"}
+RUN = "Certificate"
+BOTH = (
+    "certify a model and a server at once: '--url' names a server. Leave out the "
+    "argument, '--draft' and '--method'"
+)
+
+
+Drafts = Annotated[
+    list[str] | None,
+    option(
+        options.MODEL,
+        "--draft -d",
+        "Draft model or head. Repeatable.",
+        "MODEL",
+        early.each(early.model),
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    option(
+        RUN,
+        "--method",
+        "Drafting method. Repeatable. Default: the drafts' and all free ones.",
+        "NAME",
+        early.each(early.method),
+    ),
+]
+Minutes = Annotated[
+    float, option(RUN, "--minutes", "Time to spend, in minutes.", "N", least=0.1)
+]
+Quick = Annotated[bool, option(RUN, "--quick", "Each check once.")]
+Seed = Annotated[int, option(RUN, "--seed", "First seed.", "N", least=0)]
+Json = Annotated[
+    Path | None,
+    option(
+        RUN,
+        "--json",
+        "JSON file of the certificate; - is stdout.",
+        "FILE",
+        early.output,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    option(RUN, "--report", "HTML file of the certificate.", "FILE", early.file),
+]
+Url = Annotated[
+    str | None,
+    option(options.SERVER, "--url", "Address of a server with OpenAI's API.", "BASE"),
+]
+Model = Annotated[
+    str | None,
+    option(
+        options.MODEL,
+        "--model -m",
+        "Target model; with --url: model of the server. Default: its first.",
+        "MODEL",
+        early.model,
+    ),
+]
+
+
+@bundled
+def certify(
+    target: options.ModelArgument = None,
+    *,
+    draft: Drafts = None,
+    method: Methods = None,
+    minutes: Minutes = 3.0,
+    quick: Quick = False,
+    seed: Seed = 0,
+    json_: Json = None,
+    report: Report = None,
+    url: Url = None,
+    key: options.Key = None,
+    model: Model = None,
+    loading: ModelOptions,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prove on your own models and machine, or server, that drafting changes no text.
+
+    Texts with drafting are compared with plain decoding, and sampled tokens with the
+    target's distribution. A difference is a fault, or rounding where two tokens are
+    nearly tied. The exit code is 1 if there is a fault.
+    """
+    run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
+    early.of_server(url, key, target or draft or method, BOTH)
+    target = None if url else early.either(target, model, "--model")
+    with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
+        if url is not None:
+            from foreword_lab.certify.remote.run import ServerOptions, certify_server
+
+            request = ServerOptions(url=url, key=key, model=model, **run)
+            found = certify_server(request, progress)
+        else:
+            from foreword_lab.certify.run import CertifyOptions
+            from foreword_lab.certify.run import certify as certify_pair
+
+            pair = dict(drafts=tuple(draft or ()), methods=tuple(method or ()))
+            settings = CertifyOptions(target=target, **pair, **run, **keywords(loading))
+            found = certify_pair(settings, progress)
+    _write(found, json_, report)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
+    from foreword_lab.certify.report import page, write_json
+    from foreword_lab.html_page import write
+
+    if report is not None:
+        write(report, page(found))
+        runtime.note(f"saved the report to {report}")
+    if file == STDOUT:
+        sys.stdout.write(json.dumps(found.as_json()) + "\n")
+        return
+    if file is not None:
+        write_json(file, found)
+        runtime.note(f"saved the certificate to {file}")
+    _print(found)
+
+
+def _print(found: Certificate) -> None:
+    """Print the checks as a table, and the verdict."""
+    from rich.text import Text
+
+    def outcome(one: Check) -> Text:
+        return Text(one.status, STYLES.get(one.status, "dim"))
+
+    def words(head: str, text: Callable[[Check], str], ratio: int) -> Column[Check]:
+        return Column(
+            head,
+            lambda one: Text(render.printable(text(one))),
+            justify="left",
+            folds=True,
+            ratio=ratio,
+        )
+
+    columns = (
+        name_column("outcome", outcome),
+        words("check", lambda one: one.name, 2),
+        words("result", lambda one: one.what, 3),
+    )
+    console = render.stdout()
+    console.print(Table(found.checks, columns, look=BARE))
+    console.print(found.verdict, style="bold" if found.passed else "bold red")

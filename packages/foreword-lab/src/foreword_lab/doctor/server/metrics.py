@@ -1,0 +1,129 @@
+"""The metrics of a server: its `/metrics` in Prometheus' text format, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foreword.errors import InvalidRequest, words
+from foreword_lab.certify.remote.client import Broken, Server, Unsupported
+
+NAMESPACE, OURS = "vllm:", "foreword:"
+"""Prefixes of the names of metrics; our server has both."""
+GENERATED = "vllm:generation_tokens_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of the text."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetrics:
+    """All samples of one scrape."""
+
+    samples: Sequence[Sample]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the server is Foreword's, not another with vLLM's names."""
+        return any(one.name.startswith(OURS) for one in self.samples)
+
+    @property
+    def summary(self) -> str:
+        """Counts in words."""
+        tokens = self.total(GENERATED)
+        answers = self.total("vllm:request_success_total")
+        return f"{tokens:,.0f} tokens in {answers:,.0f} answers"
+
+    def total(self, *names: str, **labels: str) -> float:
+        """Return the sum of the samples with one of the names and these labels; 0
+        without any.
+        """
+        return sum(
+            one.value
+            for one in self.samples
+            if one.name in names
+            and all(one.labels.get(name) == value for name, value in labels.items())
+        )
+
+    def largest(self, *names: str) -> float:
+        """Return the largest of the samples with one of the names, which are of several
+        engines; 0 without any.
+        """
+        own = (one.value for one in self.samples if one.name in names)
+        return max(own, default=0.0)
+
+    def has(self, *names: str) -> bool:
+        """Return whether there is a sample with one of the names."""
+        return any(one.name in names for one in self.samples)
+
+    def by(self, label: str, *names: str, **labels: str) -> dict[str, float]:
+        """Return the sums by the value of a label, "" without it."""
+        values = {
+            one.labels.get(label, "") for one in self.samples if one.name in names
+        }
+        return {
+            value: sum(
+                one.value
+                for one in self.samples
+                if one.name in names
+                and one.labels.get(label, "") == value
+                and all(one.labels.get(key) == text for key, text in labels.items())
+            )
+            for value in sorted(values)
+        }
+
+
+def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
+    """Return the address of a server, and its metrics.
+
+    Raises ModelError if it cannot be reached, InvalidRequest if it has no metrics of
+    generation or has generated nothing yet.
+    """
+    server = Server.at(url.rstrip("/").removesuffix("/metrics"), key, model="")
+    address = server.base.removesuffix("/v1") + "/metrics"
+    try:
+        text = server.text(address)
+    except (Unsupported, Broken) as error:
+        raise InvalidRequest(
+            f"cannot read the metrics: {words(error)}. Check the address, and that the "
+            "server has metrics"
+        ) from error
+    metrics = parsed(text, address)
+    if not any(one.name.startswith(NAMESPACE) for one in metrics.samples):
+        raise InvalidRequest(
+            f"cannot use {address}: it has no metrics with names of vLLM. Give "
+            "the address of a server of Foreword or vLLM"
+        )
+    if not metrics.total(GENERATED):
+        raise InvalidRequest(
+            f"cannot use {address}: it counts no answer yet. Send it some "
+            "requests first, and wait for their end"
+        )
+    return address, metrics
+
+
+def parsed(text: str, address: str) -> ServerMetrics:
+    """Return the samples of a text.
+
+    Raises InvalidRequest if it is not in Prometheus' text format.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        samples = [
+            Sample(one.name, one.labels, one.value)
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        ]
+    except (ValueError, LookupError, AttributeError) as error:
+        raise InvalidRequest(
+            f"cannot read {address}: it is not in the text format of Prometheus. Give "
+            "the address of a server of Foreword or vLLM"
+        ) from error
+    return ServerMetrics(samples)

@@ -1,0 +1,167 @@
+"""Rounds of fixed budgets on the same prompts: what was accepted, and how long each
+step took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import median
+
+import numpy as np
+from jaxtyping import Float
+
+from foreword.api.session import Session
+from foreword.budget import FixedBudget
+from foreword.budget.base import RoundResult
+from foreword.estimators import OUTLIER
+from foreword.types import Clock, Request, SamplingParams
+from foreword.verify import Rule, rule
+from foreword_lab.bench.records import Round
+
+LONGEST = 8
+"""Draft tokens. Most of a measured pass; the best of a small draft model is below."""
+WARM_TOKENS = 16
+"""Tokens of the answer that is generated first, at every budget, and not counted."""
+
+Counts = Float[np.ndarray, "prompt budget depth 2"]
+"""Passes in which the draft token of a depth was accepted, and in which it was scored
+and the draft tokens before it were accepted.
+"""
+Times = Float[np.ndarray, "prompt budget 2"]
+"""Tokens and seconds of the passes after the prompt was read."""
+
+
+def chain_rule() -> Rule:
+    """Return `match` for chains alone, which the formulas are about.
+
+    Its text does not depend on the draft, so all budgets are measured on one text.
+    """
+    return replace(rule("match"), lists="one")
+
+
+class RoundLog(FixedBudget):
+    """Fixed budget that records every round."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.rounds: list[Round] = []
+
+    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
+        self.rounds.append(Round(1, 0, 0, clock.total, clock, reading=reading > 0))
+
+    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+        self.rounds[-1] = replace(
+            self.rounds[-1],
+            tokens=outcome.accepted + 1,
+            drafted=outcome.drafted,
+            accepted=outcome.accepted,
+        )
+
+
+@dataclass(slots=True)
+class Answers:
+    """Passes of every prompt at every budget, at one temperature."""
+
+    passes: list[list[list[Round]]] = field(default_factory=list)
+    """By prompt, then by draft tokens from 0 to LONGEST."""
+    tokens: list[list[int]] = field(default_factory=list)
+    """Answer of each prompt, by plain decoding."""
+
+    def counts(self) -> Counts:
+        """Return accepted and tried draft tokens by depth."""
+        counts = np.zeros((len(self.passes), LONGEST + 1, LONGEST, 2))
+        for (prompt, budget), passes in self._by_run():
+            for one in passes:
+                counts[prompt, budget, : one.accepted, 0] += 1
+                counts[prompt, budget, : one.verified, 1] += 1
+        return counts
+
+    def times(self) -> Times:
+        """Return tokens and seconds of prompts that have passes without reading at
+        every budget; a stall counts as OUTLIER times the budget's median.
+        """
+        times = np.zeros((len(self.passes), LONGEST + 1, 2))
+        decoding = {
+            at: [one for one in passes if not one.reading]
+            for at, passes in self._by_run()
+        }
+        seconds: dict[int, list[float]] = {}
+        for (_, budget), passes in decoding.items():
+            seconds.setdefault(budget, []).extend(one.seconds for one in passes)
+        usual = {budget: median(all_) for budget, all_ in seconds.items() if all_}
+        for at, passes in decoding.items():
+            for one in passes:
+                clipped = min(one.seconds, OUTLIER * usual[at[1]])
+                times[at] += one.tokens, clipped
+        return times[(times[:, :, 1] > 0).all(axis=1)]
+
+    def decoding(self) -> list[Round]:
+        """Return all passes that read no prompt."""
+        every = [one for _, passes in self._by_run() for one in passes]
+        return [one for one in every if not one.reading]
+
+    def _by_run(self) -> Iterable[tuple[tuple[int, int], list[Round]]]:
+        runs = product(range(len(self.passes)), range(LONGEST + 1))
+        return [((at, budget), self.passes[at][budget]) for at, budget in runs]
+
+
+def measure(
+    session: Session,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    note: Callable[[str], None] = lambda _: None,
+    *,
+    budgets: Sequence[int] = range(LONGEST + 1),
+) -> Answers:
+    """Answer every prompt with every budget, interleaved; the first one is 0, plain
+    decoding.
+
+    The seeds of the prompts count up from `params.seed`. Budgets and temperatures share
+    no past answers: a drafter that looks tokens up must not have seen the answer.
+    """
+    answers = Answers()
+    own = f"theory-{params.temperature:g}"
+    for place, prompt in enumerate(prompts):
+        if not place:
+            short = min(WARM_TOKENS, params.max_tokens)
+            warm = replace(params, max_tokens=short, tenant="theory-warm")
+            _runs(session, prompt, warm, budgets)
+        seed = (params.seed or 0) + place
+        asked = replace(params, seed=seed, tenant=own)
+        passes, tokens = _runs(session, prompt, asked, budgets)
+        answers.passes.append(passes)
+        answers.tokens.append(tokens)
+        note(
+            f"{place + 1} of {len(prompts)}: prompts at temperature "
+            f"{params.temperature:g}"
+        )
+    return answers
+
+
+def _runs(
+    session: Session,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    budgets: Sequence[int],
+) -> tuple[list[list[Round]], list[int]]:
+    """Return the passes of one answer at every budget up to LONGEST, none at those left
+    out, and its tokens by plain decoding.
+    """
+    logs = {count: RoundLog(count) for count in budgets}
+    plain: list[int] = []
+    for log in logs.values():
+        session.engine.default.budget = log
+        own = replace(params, tenant=f"{params.tenant}-{log.count}")
+        (sequence,) = session.prepare(list(prompt), own)
+        session.begin(sequence)
+        try:
+            deltas = list(session.deltas(sequence))
+        finally:
+            session.forget(sequence)
+        plain = plain or session.completion(sequence, deltas).tokens
+    passes = [
+        logs[count].rounds if count in logs else [] for count in range(LONGEST + 1)
+    ]
+    return passes, plain

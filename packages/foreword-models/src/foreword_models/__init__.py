@@ -1,0 +1,1 @@
+"""The small models that Foreword uses where none is named: only files."""

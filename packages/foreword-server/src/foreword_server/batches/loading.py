@@ -1,0 +1,18 @@
+"""The service that answers a file of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreword.api.llm import LLM
+from foreword_server.service import Service
+from foreword_server.settings import Settings
+
+QUEUE = 2**20
+"""Answers that run or wait: no bound, because `run` sends a number at a time."""
+
+
+def load(model: str | None, given: dict[str, Any]) -> Service:
+    """Return the service of a model; `given`: the other settings of LLM."""
+    llm = LLM(model, **given)
+    return Service(llm, Settings(queue=QUEUE), bundled=model is None)

@@ -1,0 +1,281 @@
+"""Files of requests on Ray Data: replicas on the nodes of a cluster answer, and this
+process alone writes.
+
+Only `foreword batch --ray` imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.exceptions import RayError
+from ray.util.annotations import RayDeprecationWarning
+
+from foreword.errors import ForewordError, InvalidRequest, words
+from foreword_server.app import build_generation
+from foreword_server.batches.inside import Inside
+from foreword_server.batches.lines import Line, RequestFile
+from foreword_server.batches.loading import load
+from foreword_server.batches.results import Response
+from foreword_server.batches.run import AHEAD, run
+from foreword_server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
+
+MOST_LINES = 8
+"""Lines of a task: its answers arrive together, and a task takes Ray a millisecond."""
+BLOCK = 2**20
+"""Bytes. Ray Data expects answers of this size, and starts as many tasks as fit."""
+TRIES = 3
+"""Passes over the file in a row that may end without an answer."""
+SHORT: dict[str, Any] = {"prefix": "ray-", "dir": "/tmp", "ignore_cleanup_errors": True}
+"""The folder of a Ray of our own: paths of sockets have at most 107 bytes."""
+STDERR = 2
+"""Descriptor, to which the C++ of Ray writes."""
+AGAIN = "Run the same command again to go on: answers are kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many replicas answer, and what each occupies."""
+
+    count: int
+    cpus: int
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The model that every replica loads."""
+
+    model: str | None
+    given: dict[str, Any]
+    """Other settings of LLM."""
+
+    @property
+    def width(self) -> int:
+        """Requests in flight at a replica."""
+        return AHEAD * self.given["slots"]
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Start Ray on this machine (`LOCAL`), or join the cluster at an address.
+
+    Raises InvalidRequest if that fails.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    settings: dict[str, Any] = {"log_to_driver": False}
+    with TemporaryDirectory(**SHORT) as folder, _silenced():
+        if address == LOCAL:
+            settings |= {"_temp_dir": folder, "include_dashboard": False}
+        elif address != AUTO:
+            check_reachable(address)
+        try:
+            ray.init(address, **settings)
+        except FAULTS as error:
+            refuse(address, words(error))
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep what Ray prints off both streams; `sys.stderr` is a way around that."""
+    terminal = os.dup(STDERR)
+    with (
+        Path(os.devnull).open("w") as nothing,
+        os.fdopen(terminal, "w") as shown,
+        redirect_stderr(shown),
+        redirect_stdout(nothing),
+    ):
+        os.dup2(nothing.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, STDERR)
+
+
+def planned(
+    count: int | None = None, cpus: int | None = None, gpus: float | None = None
+) -> Replicas:
+    """Return how many replicas start, and what each occupies; None: one a node or GPU,
+    as many CPUs as fit, one GPU where there are GPUs.
+
+    Raises InvalidRequest if the nodes have less.
+    """
+    nodes = _nodes()
+    most = int(max(node.get("CPU", 0) for node in nodes))
+    if gpus is None:
+        gpus = float(any("GPU" in node for node in nodes))
+    if count is None:
+        count = max(1, _room(nodes, 0, gpus) if gpus else len(nodes))
+    if cpus is None:
+        choices = range(most, 1, -1)
+        fitting = (one for one in choices if _room(nodes, one, gpus) >= count)
+        cpus = next(fitting, 1)
+    room = _room(nodes, cpus, gpus)
+    if room < count:
+        raise InvalidRequest(
+            f"cannot start {count} replicas with {cpus} CPUs and {gpus:g} GPUs each: "
+            f"the cluster has room for {room}, and its largest node has {most} CPUs. "
+            "Lower --replicas, --replica-cpus or --replica-gpus"
+        )
+    return Replicas(count, cpus, gpus)
+
+
+def _nodes() -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int:
+    """Return how many replicas the nodes hold, each on one of them."""
+    needed = {"CPU": cpus, "GPU": gpus}
+    return sum(
+        min(
+            int(node.get(name, 0) // amount)
+            for name, amount in needed.items()
+            if amount
+        )
+        for node in nodes
+    )
+
+
+class Replica:
+    """A model on a node; the server's own routes answer."""
+
+    def __init__(self, loading: Loading, folder: str) -> None:
+        """`folder`: where relative paths begin, if the node has it."""
+        self._fault = ""
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        try:
+            service = load(loading.model, loading.given)
+        except (ForewordError, OSError) as error:
+            self._fault = words(error)
+            return
+        self._inside = Inside(build_generation(service))
+        self._loop = asyncio.new_event_loop()
+        Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Answer the lines of a task; tasks run in threads and share the loop."""
+        if self._fault:
+            return pa.Table.from_pylist([{"fault": self._fault}])
+        answering = self._answers(table.to_pylist())
+        rows = asyncio.run_coroutine_threadsafe(answering, self._loop).result()
+        return pa.Table.from_pylist(rows)
+
+    async def _answers(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        bodies = {row["custom_id"]: json.loads(row.pop("body")) for row in rows}
+        found = []
+
+        async def answer(line: Line) -> Response:
+            return await self._inside.post(line.url, bodies[line.custom_id])
+
+        def write(line: Line, response: Response) -> None:
+            record = asdict(response) | {"body": json.dumps(response.body)}
+            found.append({"custom_id": line.custom_id, "fault": ""} | record)
+
+        lines = [Line(**row) for row in rows]
+        await run(lines, answer, write, len(lines))
+        return found
+
+
+def answer(
+    read: RequestFile,
+    pending: Sequence[Line],
+    write: Callable[[Line, Response], None],
+    loading: Loading,
+    replicas: Replicas,
+) -> None:
+    """Answer these requests, each once; a replica that ends may leave some, and they
+    are asked again.
+
+    Raises ForewordError if replicas cannot load the model, or end without answers.
+    """
+    left = {line.custom_id: line for line in pending}
+    fruitless = 0
+    while left:
+        before = len(left)
+        reason = "they ended"
+        try:
+            for row in _answers(read, [*left.values()], loading, replicas):
+                line = left.pop(row["custom_id"], None)
+                if line is not None:
+                    body = json.loads(row["body"])
+                    write(line, Response(row["status"], row["request_id"], body))
+        except RayError as error:
+            reason = words(error)
+        fruitless = 0 if len(left) < before else fruitless + 1
+        if fruitless == TRIES:
+            raise ForewordError(
+                f"cannot get answers from the replicas: {reason}. {AGAIN}"
+            )
+        replicas = _remaining(replicas)
+
+
+def _remaining(replicas: Replicas) -> Replicas:
+    """Return the replicas that the nodes still hold; some may have gone."""
+    room = _room(_nodes(), replicas.cpus, replicas.gpus)
+    if not room:
+        raise ForewordError(f"cannot go on: no node is left for a replica. {AGAIN}")
+    return replace(replicas, count=min(replicas.count, room))
+
+
+def _answers(
+    read: RequestFile, lines: Sequence[Line], loading: Loading, replicas: Replicas
+) -> Iterator[dict[str, Any]]:
+    """Yield answers as tasks end, in any order; a replica that ends gives none for its
+    tasks.
+    """
+    count = replicas.count
+    together = min(MOST_LINES, max(1, len(lines) // (count * loading.width)))
+    tasks = ceil(len(lines) / together)
+    # no replica takes all of a short file
+    calls = min(ceil(loading.width / together), ceil(tasks / count))
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = BLOCK
+    context.max_errored_blocks = -1
+    rows = [asdict(line) | {"body": json.dumps(read.body(line))} for line in lines]
+    asked = ray.data.from_items(rows, override_num_blocks=tasks)
+    warnings.filterwarnings("ignore", "`ray_remote_args`", RayDeprecationWarning)
+    answered = asked.map_batches(
+        Replica,
+        fn_constructor_args=(loading, str(Path.cwd())),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(
+            size=count,
+            max_tasks_in_flight_per_actor=calls,
+            max_concurrent_calls_per_actor=calls,
+            enable_true_multi_threading=True,
+        ),
+        num_cpus=replicas.cpus,
+        num_gpus=replicas.gpus,
+        # else tasks wait for the node that they ran on, which may never come back
+        max_task_retries=0,
+    )
+    tables: Iterable[Any] = answered.iter_batches(
+        batch_size=None, batch_format="pyarrow", prefetch_batches=0
+    )
+    for table in tables:
+        for row in table.to_pylist():
+            if row["fault"]:
+                raise ForewordError(f"{row['fault']}. {AGAIN}")
+            yield row

@@ -1,0 +1,87 @@
+"""Provides an application that is called without a connection: its response comes in
+pieces, as a generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message
+
+from foreword_server.replicas.pool import Asked
+
+Head = tuple[int, list[tuple[bytes, bytes]]]
+"""Status and headers of a response."""
+WAITING = 64
+"""Pieces that wait to be read; then the application waits."""
+
+
+async def called(app: ASGIApp, asked: Asked) -> AsyncIterator[Head | bytes]:
+    """Yield the head of a response, then its body in pieces. Closing the generator
+    leaves, as a client does.
+    """
+    call = _Call(asked.body)
+    task = asyncio.create_task(call.run(app, scope_of(asked)))
+    try:
+        while (piece := await call.pieces.get()) is not None:
+            yield piece
+        await task
+    finally:
+        call.left.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def scope_of(asked: Asked) -> MutableMapping[str, Any]:
+    """Return the ASGI scope of a request."""
+    path, _, query = asked.target.partition("?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": asked.method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode("latin-1"),
+        "root_path": "",
+        "headers": asked.headers,
+        "client": None,
+        "server": None,
+    }
+
+
+class _Call:
+    """The two ends of one request."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self.left = asyncio.Event()
+        self.pieces: asyncio.Queue[Head | bytes | None] = asyncio.Queue(WAITING)
+
+    async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> None:
+        """Call the application; the last piece is None."""
+        try:
+            await app(scope, self._receive, self._send)
+        finally:
+            if not self.left.is_set():
+                await self.pieces.put(None)
+
+    async def _receive(self) -> Message:
+        if self._body is None:
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [
+                (bytes(name), bytes(value)) for name, value in message["headers"]
+            ]
+            await self.pieces.put((message["status"], headers))
+        elif message["body"]:
+            await self.pieces.put(message["body"])

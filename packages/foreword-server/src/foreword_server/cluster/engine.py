@@ -1,0 +1,118 @@
+"""Provides the deployment that holds a model, and how a router asks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
+
+from ray.exceptions import RayError
+from ray.serve import get_replica_context
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+
+from foreword.errors import ForewordError
+from foreword_server.cluster.called import Head, called
+from foreword_server.errors import ApiError
+from foreword_server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
+from foreword_server.replicas.process import Start
+
+
+class Engine:
+    """A replica: a model, and the routes of a server without a port."""
+
+    def __init__(self, start: Start) -> None:
+        from foreword.api.llm import LLM
+        from foreword_server.app import build_app
+        from foreword_server.service import Service
+
+        llm = LLM(start.model, **start.options)
+        bundled = start.model is None
+        self._service = Service(llm, start.settings, bundled=bundled)
+        self._app = build_app(self._service)
+
+    async def ask(self, asked: Asked) -> AsyncIterator[Head | bytes]:
+        """Yield the head of a response, then its body in pieces."""
+        async for piece in called(self._app, asked):
+            yield piece
+
+    async def about(self) -> dict[str, Any]:
+        """Return what a router says of its replicas."""
+        return {"name": self._service.name, "method": self._service.llm.method}
+
+    async def metrics(self) -> tuple[str, str]:
+        """Return the name of this replica, and its Prometheus metrics as text."""
+        name = get_replica_context().replica_id.unique_id
+        return name, self._service.metrics.text().decode()
+
+    def check_health(self) -> None:
+        """Raise an error if rounds have ended; Ray then starts another replica."""
+        if not self._service.alive:
+            raise ForewordError("the engine has ended. Restart the replica")
+
+    async def __del__(self) -> None:
+        """End the threads."""
+        service = getattr(self, "_service", None)
+        if service is not None:
+            await service.close()
+
+
+class Handle:
+    """Whatever replicas Ray has: it chooses one for each request."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+
+    @asynccontextmanager
+    async def ask(self, asked: Asked) -> AsyncIterator[Answered]:
+        """Yield the response to a request. Raises Lost if its replica ends."""
+        ask = self._handle.options(stream=True, method_name="ask")
+        response = ask.remote(asked)
+        pieces = aiter(cast("DeploymentResponseGenerator[Any]", response))
+        try:
+            with _lost():
+                status, headers = cast("Head", await anext(pieces))
+            yield Answered(status, headers, _rest(pieces))
+        finally:
+            response.cancel()
+
+    async def about(self) -> dict[str, Any]:
+        """Return what a replica says of itself, once there is one."""
+        return await self._handle.about.remote()
+
+    async def metrics(self) -> dict[str, str]:
+        """Return the metrics of each replica."""
+        response = self._handle.broadcast("metrics")
+        try:
+            found = await response.results_async(
+                timeout_s=SCRAPE_SECONDS, return_exceptions=True
+            )
+        except TimeoutError:
+            return {}
+        return dict(one for one in found if isinstance(one, tuple))
+
+
+async def _rest(pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    while True:
+        with _lost():
+            try:
+                piece = await anext(pieces)
+            except StopAsyncIteration:
+                return
+        yield piece
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Raise Lost for what Ray raises about a replica, and 429 when all are full."""
+    try:
+        yield
+    except BackPressureError as error:
+        raise ApiError(
+            429,
+            "cannot queue this request: all replicas are full. Try again later",
+            code="overloaded",
+            retry_after=1,
+        ) from error
+    except (RayError, RayServeException) as error:
+        raise Lost from error

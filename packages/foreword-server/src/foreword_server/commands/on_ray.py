@@ -1,0 +1,143 @@
+"""Provides the options of `foreword serve` about a cluster of Ray."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foreword.cli.common import early, render, runtime
+from foreword.errors import InvalidRequest
+from foreword_server.cluster.address import LOCAL
+
+if TYPE_CHECKING:
+    from foreword_server.settings import Settings
+
+PANEL = "Ray"
+COUNT = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Serve on a Ray cluster: an address, auto, or local.",
+        metavar="ADDRESS",
+        rich_help_panel=PANEL,
+    ),
+]
+Cpus = Annotated[
+    float | None,
+    typer.Option(
+        "--replica-cpus",
+        help="CPUs of a replica on Ray. Default: a node's.",
+        min=0,
+        rich_help_panel=PANEL,
+    ),
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        "--replica-gpus",
+        help="GPUs of a replica on Ray. Default: one.",
+        min=0,
+        rich_help_panel=PANEL,
+    ),
+]
+Detach = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="Leave the server on the Ray cluster.", rich_help_panel=PANEL
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRay:
+    """A server on a cluster of Ray."""
+
+    address: str
+    replicas: str | None
+    cpus: float | None
+    gpus: float | None
+    detach: bool
+    seconds: float
+    """Most until a replica is ready."""
+
+    def serve(
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
+    ) -> None:
+        """Serve until SIGINT or SIGTERM, or leave the server on the cluster.
+
+        Raises InvalidRequest for options that a cluster does not have.
+        """
+        early.extra("ray", "ray", "ray.serve")
+        least, most = self._counts
+        local = self.address == LOCAL
+        self._check(settings, local=local)
+        from foreword_server.cluster.serve import Scale, connect, deploy, end
+        from foreword_server.replicas.process import Start
+
+        scale = Scale(least=least, most=most, cpus=self.cpus, gpus=self.gpus)
+        with render.loading():
+            session = connect(self.address)
+            try:
+                start = Start(model, dict(options), settings)
+                about = deploy(start, scale, seconds=self.seconds)
+            except BaseException:
+                if local:
+                    end(cluster=True)
+                raise
+        runtime.note(
+            f"{about['name']} at http://{settings.host}:{settings.port}/v1, on Ray, "
+            f"drafting with {about['method']}"
+        )
+        if not self.detach:
+            _wait_for_signal()
+            end(cluster=local, session=session)
+
+    def _check(self, settings: Settings, *, local: bool) -> None:
+        if settings.files is not None:
+            raise InvalidRequest(
+                "cannot use '--files' with '--ray': a node may end, and the files with "
+                "it. Use 'foreword batch --ray'"
+            )
+        if self.detach and local:
+            raise InvalidRequest(
+                "cannot use '--detach' with '--ray local': that cluster ends with this "
+                "command. Start one with 'ray start --head', and give '--ray auto'"
+            )
+        if settings.port == 0:
+            raise InvalidRequest(
+                "cannot use '--port' 0 with '--ray': its proxies share one port. Name "
+                "it"
+            )
+        if local:
+            from foreword_server.run import bound
+
+            bound(settings).close()
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        """Fewest and most replicas."""
+        found = COUNT.fullmatch(self.replicas or "1")
+        least = int(found[1]) if found else 0
+        most = int(found[2] or least) if found else 0
+        if not 0 < least <= most:
+            raise InvalidRequest(
+                f"cannot use '--replicas' {self.replicas!r} with '--ray': it is "
+                "neither a number nor a range. Give one of them, as 4 or 1-8"
+            )
+        return least, most
+
+
+def _wait_for_signal() -> None:
+    """Return at SIGINT or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()

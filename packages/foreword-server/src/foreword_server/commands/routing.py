@@ -1,0 +1,162 @@
+"""Provides the options of `foreword serve` about several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foreword.cli.common import runtime
+from foreword.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from foreword_server.replicas.serve import Begin
+    from foreword_server.settings import Settings
+
+PANEL = "Several processes"
+SHARE = 0.8
+"""Share of the memory that models loaded on demand may take by default."""
+GIB = 2**30
+UNUSED = 600.0
+"""Seconds. A model that no request used for so long is unloaded by default."""
+
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas",
+        help="Processes: a number, or auto (GPUs, NUMA nodes); MIN-MAX on Ray.",
+        metavar="N|auto",
+        rich_help_panel=PANEL,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--replica-timeout",
+        help="Seconds until a process must be ready.",
+        min=1,
+        rich_help_panel=PANEL,
+    ),
+]
+ModelsPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--models",
+        help="Folder or TOML file of models, loaded by name.",
+        exists=True,
+        rich_help_panel=PANEL,
+    ),
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--models-memory",
+        help="GiB for models loaded by name. Default: 80%.",
+        min=0,
+        rich_help_panel=PANEL,
+    ),
+]
+Unused = Annotated[
+    float | None,
+    typer.Option(
+        "--unload-after",
+        help="Seconds until an unused model is unloaded; 0: never. Default: 600.",
+        min=0,
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Which processes serve."""
+
+    replicas: str | None
+    timeout: float
+    models: Path | None
+    memory: float | None
+    unused: float | None
+
+    def begin(
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
+    ) -> Begin | None:
+        """Return what starts the processes; None where this one serves.
+
+        Raises InvalidRequest for options that contradict each other, or a catalog that
+        cannot be read.
+        """
+        if self.models is not None:
+            self._check_catalog(model, settings, options)
+            return self._by_name(self.models, settings, options)
+        count = self._count
+        if count == 1:
+            return None
+        from foreword_server.replicas.places import places
+        from foreword_server.replicas.process import Start
+        from foreword_server.replicas.serve import one_model
+
+        found = places(count, gpus=options.get("device") != "cpu")
+        if len(found) == 1:
+            return None
+        for number, place in enumerate(found):
+            runtime.note(f"replica {number}: {place}")
+        start = Start(model, dict(options), settings)
+        return one_model(start, found, self.timeout)
+
+    def _check_catalog(
+        self, model: str | None, settings: Settings, options: Mapping[str, Any]
+    ) -> None:
+        taken = {
+            "MODEL": model,
+            "'--lora'": options.get("adapters") or None,
+            "'--replicas'": self.replicas,
+            "'--served-model-name'": settings.name,
+        }
+        for name, value in taken.items():
+            if value is not None:
+                raise InvalidRequest(
+                    f"cannot use '--models' with {name}: each model has its own. "
+                    "Write it into the file of models"
+                )
+
+    def _by_name(
+        self, path: Path, settings: Settings, options: Mapping[str, Any]
+    ) -> Begin:
+        from foreword_server.replicas.catalog import read_catalog
+        from foreword_server.replicas.hosted import machine_memory
+        from foreword_server.replicas.serve import many_models
+
+        memory = SHARE * machine_memory() if self.memory is None else self.memory * GIB
+        return many_models(
+            read_catalog(path, options),
+            settings,
+            memory=int(memory),
+            unused=UNUSED if self.unused is None else self.unused,
+            seconds=self.timeout,
+        )
+
+    @property
+    def _count(self) -> int | None:
+        """The number of replicas; None for "auto"."""
+        given = self.replicas
+        if given is None:
+            return 1
+        if given == "auto":
+            return None
+        if not given.isdecimal() or int(given) < 1:
+            raise InvalidRequest(
+                f"cannot use '--replicas' {given!r}: it is neither a number from 1 on "
+                "nor auto. Give one of them"
+            )
+        return int(given)
+
+
+def refuse(given: object, reason: str, *names: str) -> None:
+    """Raise InvalidRequest for the first of some options that is given."""
+    for name in names:
+        if (value := getattr(given, name)) is not None and value is not False:
+            option = name.replace("_", "-")
+            raise InvalidRequest(f"cannot use '--{option}' {reason}. Leave it out")

@@ -1,0 +1,177 @@
+"""Provides the page at `/`, its files, and what it shows of the server: methods and
+measured costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from foreword.budget import AdaptiveBudget
+from foreword.draft import method
+from foreword.hindsight import whatif as hindsight
+from foreword.model.vision.processor import reads_images
+from foreword.native.cpu import processor
+from foreword.native.openmp import threads
+from foreword.recording import Recording
+from foreword.registry import DEFAULT_RULE, METHODS
+from foreword.types.round import short
+from foreword.wanted import Abandoned
+from foreword_server.body import content, parsed, takes
+from foreword_server.errors import ApiError
+from foreword_server.leaving import Silence, while_connected
+from foreword_server.page.files import POLICY, static_file
+from foreword_server.routes import PAGE
+from foreword_server.service import Service
+
+HEADERS = {
+    "content-security-policy": (
+        f"{POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+ROWS = (1, 2, 4, 8, 12, 16, 32, 64)
+"""Numbers of rows whose cost is listed."""
+MILLI = 1000
+
+
+def files() -> APIRouter:
+    """Return the routes of the page's files, which need no model."""
+    router = APIRouter()
+
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def index() -> Response:
+        return _file("index.html")
+
+    @router.api_route(PAGE, methods=["GET", "HEAD"], include_in_schema=False)
+    async def file(name: str) -> Response:
+        return _file(name)
+
+    return router
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes of the page and of what it shows of a model."""
+    router = files()
+
+    @router.get("/speculation", tags=["server"])
+    async def speculation() -> dict[str, Any]:
+        """Describe the drafting methods and the measured cost of passes."""
+        return described(service)
+
+    replaying = asyncio.Lock()
+
+    @router.post(
+        "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
+    )
+    async def what_if(request: Request) -> Any:
+        """Re-score a recorded answer for other methods, one request at a time, until
+        the client leaves.
+        """
+        body = await content(request)
+        if replaying.locked():
+            raise ApiError(
+                503, "cannot replay now: another answer is replayed. Try again"
+            )
+        replayed = partial(_replayed, service, body)
+        async with replaying:
+            try:
+                return await while_connected(request, None, replayed)
+            except Abandoned:
+                return Silence()
+
+    return router
+
+
+class WhatIfBody(BaseModel):
+    """Request to re-score a recording."""
+
+    recording: dict[str, Any]
+    """As `docs/formats/recordings.md` has it."""
+    methods: list[str] | None = Field(default=None, max_length=32)
+    """Default: every method that requests may name."""
+    nodes: list[Annotated[int, Field(ge=1, le=64)]] = Field(
+        default=[4, 8], min_length=1, max_length=8
+    )
+    """Draft tokens in a round."""
+    rules: list[str] = Field(default=[DEFAULT_RULE], min_length=1, max_length=8)
+    """Verification rules; others than the default replay chains."""
+    trees: bool = False
+    """Whether the rounds are part of the result."""
+
+
+def _replayed(service: Service, body: bytes) -> dict[str, Any]:
+    given = parsed(body, WhatIfBody)
+    recording = Recording.from_json(json.dumps(given.recording))
+    found = hindsight.what_if(
+        service.llm, recording, given.methods, given.nodes, rules=given.rules
+    )
+    return found.as_json(trees=given.trees)
+
+
+def described(service: Service) -> dict[str, Any]:
+    """Return the methods that requests may name, and the costs that the default budget
+    works with.
+    """
+    llm, usable = service.llm, [name for name in METHODS if service.can_draft(name)]
+    budget = llm.engine.budget
+    learned = budget if isinstance(budget, AdaptiveBudget) else None
+    forward = {
+        rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
+        for rows in ROWS
+    }
+    overhead = learned.overhead if learned else 0.0
+    drafting = learned.drafting_cost if learned else None
+    per_token = None
+    if drafting is not None and drafting.measured:
+        start = drafting.seconds(0)
+        per_token = {
+            "start_ms": short(MILLI * start),
+            "token_ms": short(MILLI * (drafting.seconds(1) - start)),
+            "unread_ms": short(MILLI * drafting.catch_up(1)),
+            "rounds": drafting.rounds,
+        }
+    scheduler = llm.engine.scheduler
+    return {
+        "model": service.name,
+        "method": llm.method,
+        "draft": PurePath(llm.session.label(llm.method).partition(" from ")[2]).name,
+        "context": service.context,
+        "images": reads_images(llm.target),
+        "sampling": llm.sampling,
+        "machine": {"cpu": processor(), "threads": threads()},
+        "methods": [
+            {"name": name, "summary": method(name).about.summary} for name in usable
+        ],
+        "costs": {
+            "forward_ms": {
+                str(rows): short(MILLI * seconds) for rows, seconds in forward.items()
+            },
+            "overhead_ms": short(MILLI * overhead),
+            "context_ms": short(MILLI * service.cost.per_token),
+            "drafting": per_token,
+        },
+        "scheduling": {
+            "slots": scheduler.slots,
+            "chunk": scheduler.chunk,
+            "queue": service.settings.queue,
+        },
+    }
+
+
+def _file(name: str) -> Response:
+    found = static_file(name)
+    if found is None:
+        raise ApiError(404, f"cannot find /page/{name}: no such file exists")
+    content, kind = found
+    return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

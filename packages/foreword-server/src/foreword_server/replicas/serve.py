@@ -1,0 +1,222 @@
+"""Provides the process of a router: it starts replicas, serves, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from foreword.settings_file import BUNDLED
+from foreword_server.batches.jobs import Batches
+from foreword_server.batches.store import Store
+from foreword_server.connections import most_connections
+from foreword_server.errors import PrivatePaths
+from foreword_server.limits import Limits
+from foreword_server.log import Log
+from foreword_server.replicas.app import build_answers, build_router
+from foreword_server.replicas.catalog import Entry
+from foreword_server.replicas.hosted import at_once
+from foreword_server.replicas.models import ManyModels, Models, Ping, no_ping
+from foreword_server.replicas.places import Place, has_gpus, places
+from foreword_server.replicas.pool import Pool
+from foreword_server.replicas.process import Start
+from foreword_server.replicas.router import Router
+from foreword_server.replicas.supervise import Supervisor
+from foreword_server.run import HttpServer, log_to_stderr
+from foreword_server.settings import MEBIBYTE, Settings
+
+SENT_BYTES = 16 * MEBIBYTE
+"""Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
+DESCRIPTORS = 2
+"""Of each request: to its client and to a replica."""
+WIDTH = 16
+"""Requests of a batch at a time, where its model is loaded on demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a router serves."""
+
+    models: Models
+    stop: Callable[[], Awaitable[None]]
+    about: str
+    """A phrase for the person who starts it."""
+    sources: Sequence[str] = ()
+    """Models, whose folders clients should not learn."""
+    width: int = WIDTH
+    """Requests of a batch at a time."""
+
+
+Begin = Callable[[Log], Awaitable[Begun]]
+"""Starts what a router serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneModel(Models):
+    """The only model: replicas resolve its name."""
+
+    supervisor: Supervisor
+
+    @asynccontextmanager
+    async def lease(
+        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
+    ) -> AsyncIterator[Pool]:
+        """Yield the replicas."""
+        yield self.supervisor.pool
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """The replicas."""
+        return {"": self.supervisor.pool}
+
+    @property
+    def ready(self) -> bool:
+        """Whether a replica is ready."""
+        return bool(self.supervisor.pool.ready)
+
+    @property
+    def state(self) -> dict[str, dict[str, str]]:
+        """What each replica does."""
+        replicas = self.supervisor.pool.replicas
+        return {"replicas": {one.name: one.state for one in replicas}}
+
+    @property
+    def restarts(self) -> int:
+        """Replicas that were started again."""
+        return self.supervisor.restarts
+
+
+def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
+    """Return what starts replicas of one model; `seconds`: most until one is ready."""
+
+    async def begin(log: Log) -> Begun:
+        own = replace(start, settings=behind(start.settings))
+        supervisor = Supervisor(own, found, seconds, log)
+        about = await supervisor.start()
+        return Begun(
+            OneModel(supervisor),
+            supervisor.stop,
+            f"{len(found)} replicas of {about['summary']}, as {about['name']}",
+            [start.model or BUNDLED],
+            max(1, about["slots"] * len(found) // 2),
+        )
+
+    return begin
+
+
+def many_models(
+    entries: Sequence[Entry],
+    settings: Settings,
+    *,
+    memory: int,
+    unused: float,
+    seconds: float,
+) -> Begin:
+    """Return what starts the models of a catalog that stay.
+
+    `memory`: bytes for all that are loaded. `unused`: seconds after which one is
+    unloaded; 0: never. `seconds`: most until one is ready.
+    """
+
+    async def begin(log: Log) -> Begun:
+        sharers = at_once(entries, memory)
+
+        def supervised(entry: Entry) -> Supervisor:
+            own = replace(behind(settings), name=entry.name)
+            found = (
+                [Place()]
+                if entry.replicas == 1
+                else places(entry.replicas, gpus=entry.options.get("device") != "cpu")
+            )
+            start = Start(entry.source, entry.options, own)
+            found = [replace(one, sharers=sharers) for one in found]
+            return Supervisor(start, found, seconds, log)
+
+        models = ManyModels(
+            entries,
+            supervised,
+            log,
+            memory=memory,
+            seconds=unused,
+            gpus=has_gpus(),
+            any_model=settings.any_model,
+        )
+        try:
+            await models.start()
+        except BaseException:
+            await models.stop()
+            raise
+        names = ", ".join(name for one in entries for name in one.names)
+        sources = [entry.model for entry in entries]
+        return Begun(models, models.stop, f"models by name ({names})", sources)
+
+    return begin
+
+
+def serve(
+    begin: Begin,
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    store: Store | None,
+    loading: AbstractContextManager[object],
+    started: Callable[[str], None],
+    quiet: bool = False,
+) -> None:
+    """Serve on a bound socket until SIGINT or SIGTERM.
+
+    `started` is called with a phrase about what is served when requests are accepted.
+    Raises InvalidRequest for a model that cannot be served, and NotReady.
+    """
+    log_to_stderr(logging.WARNING if quiet else logging.INFO)
+
+    async def main() -> None:
+        log = Log(as_json=settings.log_json)
+        with loading:
+            begun = await begin(log)
+        router = Router(
+            settings,
+            begun.models,
+            log,
+            Limits(settings.queue, settings.concurrent, settings.rate),
+            PrivatePaths(*begun.sources),
+        )
+        batches = None
+        if store is not None:
+            app = build_answers(router)
+            batches = Batches(store, app, begun.width, settings.concurrent)
+        try:
+            server = HttpServer(
+                router,
+                build_router(router, batches, begun.stop),
+                most_connections() // DESCRIPTORS,
+                lambda: started(begun.about),
+            )
+            gc.collect()
+            gc.freeze()
+            await server.serve(sockets=[listener])
+        finally:
+            await begun.stop()
+            if store is not None:
+                store.close()
+
+    asyncio.run(main())
+
+
+def behind(settings: Settings) -> Settings:
+    """Return the settings of a replica: its router keeps the limits."""
+    return replace(
+        settings,
+        host="127.0.0.1",
+        keys=frozenset(),
+        body=settings.body + SENT_BYTES,
+        concurrent=None,
+        rate=None,
+        files=None,
+        origins=(),
+        routed=True,
+    )

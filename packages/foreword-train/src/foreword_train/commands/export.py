@@ -1,0 +1,79 @@
+"""`foreword export`: options and output of the export in foreword_train.export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foreword.cli.common import early, options, runtime
+from foreword.errors import InvalidRequest
+
+
+class Engine(StrEnum):
+    """Engines to export for; the names of foreword.draft.heads.export_layout, which is
+    too slow to import here.
+    """
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    SPECULATORS = "speculators"
+
+
+def export(
+    drafter: Annotated[
+        str | None,
+        typer.Argument(
+            help="Draft model or head, as --draft.",
+            callback=options.checked(early.model),
+        ),
+    ] = None,
+    *,
+    draft: options.DraftName = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--for", help="Engine format; speculators is for `vllm serve FOLDER`."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="New folder for the export.",
+            metavar="DIR",
+            callback=options.checked(early.new),
+        ),
+    ],
+    model: options.ModelName = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a drafter for vLLM, SGLang or speculators, verify the files, and print the
+    engine's command.
+    """
+    draft = early.either(drafter, draft, "--draft")
+    if draft is None:
+        raise InvalidRequest("cannot export a draft: none is named. Give '--draft'")
+    from foreword import bundled
+    from foreword_train.export import export as write
+
+    done = write(draft, model or bundled.target(), engine.value, out)
+    if as_json:
+        values = {
+            "folder": str(done.folder),
+            "method": done.method,
+            "tensors": done.tensors,
+            "command": done.command,
+        }
+        sys.stdout.write(json.dumps(values) + "\n")
+        return
+    runtime.note(
+        f"{done.folder}: {done.tensors} tensors, all that {engine.value} needs, read "
+        "back and compared"
+    )
+    sys.stdout.write(done.command + "\n")

@@ -1,0 +1,90 @@
+"""Metrics of a trained draft with intervals: acceptance by depth, domain by domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from foreword.interval import Interval, resamples
+from foreword.types.stats import Stats
+
+RESAMPLES = 1000
+ALL = "all"
+"""Name of all domains together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Metrics of one domain at one temperature."""
+
+    domain: str
+    temperature: float
+    prompts: int
+    tokens_per_pass: Interval
+    acceptance: tuple[Interval, ...]
+    """Share of draft tokens accepted at depth 1, 2, …, of the rounds that had one
+    there.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReport:
+    """Settings and results of a training."""
+
+    target: str | None
+    """None = the bundled target."""
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    parameters: int
+    learnt: int
+    """Tokens trained on, counted each time."""
+    held_out: dict[str, float]
+    """Last metrics on held-out data, computed on given text."""
+    metrics: tuple[Metrics, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def summary(
+    domain: str, temperature: float, stats: Sequence[Stats], depth: int
+) -> Metrics:
+    """Return metrics of answers, with bootstrap intervals."""
+
+    def padded(counts: list[int]) -> list[int]:
+        return [*counts, *[0] * depth][:depth]
+
+    ratio = np.array([[one.tokens, one.rounds] for one in stats], dtype=np.float64)
+    kept = np.array([padded(one.accepted_at) for one in stats], dtype=np.float64)
+    tried = np.array([padded(one.drafted_at) for one in stats], dtype=np.float64)
+    return Metrics(
+        domain,
+        temperature,
+        len(stats),
+        interval(ratio[:, 0], ratio[:, 1]),
+        tuple(
+            interval(kept[:, place], tried[:, place])
+            for place in range(depth)
+            if tried[:, place].any()
+        ),
+    )
+
+
+def interval(above: np.ndarray, below: np.ndarray, seed: int = 0) -> Interval:
+    """Return sum over sum with its 95 % bootstrap interval.
+
+    Both are float64 [answer].
+    """
+    drawn = resamples(len(above), RESAMPLES, seed)
+    sums, counts = above[drawn].sum(1), below[drawn].sum(1)
+    ratios = np.divide(
+        sums,
+        counts,
+        out=np.full_like(sums, above.sum() / below.sum()),
+        where=counts > 0,
+    )
+    return Interval.of(above.sum() / below.sum(), ratios)

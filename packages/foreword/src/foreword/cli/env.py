@@ -1,0 +1,101 @@
+"""`foreword env`: facts about the machine for bug reports. Loads no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from foreword.cli.common import options, render
+
+PACKAGES = ("tokenizers", "safetensors", "typer", "rich", "numpy")
+PREFIXES = (
+    "FOREWORD_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA_",
+    "ATEN_",
+    "HF_HUB_OFFLINE",
+)
+"""Environment variables that change results or speed; none of them holds a secret."""
+
+
+def env(as_json: options.AsJson = False) -> None:
+    """Show versions, hardware and settings of this machine, for bug reports."""
+    with render.loading("looking at this machine"):
+        facts = _facts()
+    if as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        render.facts({name.replace("_", " "): value for name, value in facts.items()})
+
+
+def _facts() -> dict[str, object]:
+    import torch
+
+    from foreword.native.machine import machine, versions
+
+    flags = _flags()
+    return {
+        **versions(),
+        **{package: _version(package) for package in PACKAGES},
+        "system": platform.platform(),
+        **machine(),
+        "native_code": _native(),
+        "amx_bf16": "amx_bf16" in flags,
+        "avx512_bf16": "avx512_bf16" in flags,
+        "avx512": "avx512bw" in flags,
+        "avx2": "avx2" in flags,
+        "cuda_devices": [
+            torch.cuda.get_device_name(place)
+            for place in range(torch.cuda.device_count())
+        ],
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(PREFIXES)
+        },
+    }
+
+
+def _native() -> str:
+    """Return how our C code was compiled for this machine, or why it was not."""
+    from foreword.native import compiler, forward, sampling
+
+    reason = sampling.reason()
+    if reason:
+        return reason
+    command, library = compiler.compiler(), forward.library()
+    status = (
+        f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
+    )
+    if isinstance(library, str):
+        return f"{status}; sampling only: {library}"
+    return f"{status}; matrix products use AMX" if forward.amx() else status
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _flags() -> set[str]:
+    """Return the CPU flags of /proc/cpuinfo; empty on systems without /proc."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return set(
+        next(
+            (line.partition(":")[2] for line in lines if line.startswith("flags")), ""
+        ).split()
+    )

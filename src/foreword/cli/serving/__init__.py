@@ -1,1 +1,0 @@
-"""Commands that serve: over HTTP, and a file of requests."""
