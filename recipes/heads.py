@@ -4,8 +4,8 @@ $ python recipes/heads.py MODELS CORPUS.jsonl.gz OUT smollm2-eagle
 $ python recipes/heads.py MODELS CORPUS.jsonl.gz OUT smollm2-mtp
 $ python recipes/heads.py MODELS CORPUS.jsonl.gz OUT qwen-1.5b-eagle
 
-MODELS is the folder of `recipes/published.py`; CORPUS has records (docs/training.md),
-of which the target answers the questions anew. A run that was cut off is continued: its
+MODELS is the folder of `recipes/published.py`; CORPUS has records (docs/training.md);
+the target answers their questions anew. A run that was cut off is continued: its
 answers, and its training from the last checkpoint. Training wants two cores that do
 nothing else.
 """

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from foreword.cli.app import ORDER, OWN, PACKAGES, build, offered
+from foreword.cli.app import EXTRAS, OWN, build, offered
 from foreword.cli.common.command import GROUP
 from foreword.errors import InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-BROUGHT = [(name, extra) for extra, names in PACKAGES.items() for name in names]
+BROUGHT = [(name, extra) for name, extra in EXTRAS.items() if extra]
 
 
 def test_every_command_is_offered_in_the_order_of_the_help():
-    assert tuple(command.name for command in offered()) == ORDER
+    assert tuple(command.name for command in offered()) == tuple(EXTRAS)
     own = {command.name for command in OWN}
-    assert own | {name for name, _ in BROUGHT} == {*ORDER}
+    assert own == {name for name, extra in EXTRAS.items() if extra is None}
 
 
 @pytest.mark.parametrize(("name", "extra"), BROUGHT)
@@ -48,7 +48,7 @@ def test_a_package_whose_commands_cannot_be_loaded_is_named(
     (folder / "entry_points.txt").write_text(f"[{GROUP}]\nbroken = missing_module:X\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert "broken" in entry_points(group=GROUP).names
-    assert tuple(command.name for command in offered()) == ORDER
+    assert tuple(command.name for command in offered()) == tuple(EXTRAS)
     line = " ".join(capsys.readouterr().err.split())
     assert "cannot use the commands of the package broken" in line
     assert "missing_module" in line

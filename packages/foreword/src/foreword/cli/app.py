@@ -84,28 +84,27 @@ OWN = (
         ("foreword env", "foreword env --json > environment.json"),
     ),
 )
-PACKAGES = {
-    "serve": ("serve", "batch"),
-    "train": ("export", "train", "data"),
-    "lab": (
-        *("quantize", "tune", "view", "whatif", "doctor", "certify"),
-        *("demo", "simulate", "theory", "bench"),
-    ),
+EXTRAS = {
+    **dict.fromkeys(("generate", "chat", "transcribe")),
+    **dict.fromkeys(("serve", "batch"), "serve"),
+    "index": None,
+    "quantize": "lab",
+    **dict.fromkeys(("export", "train", "data"), "train"),
+    **dict.fromkeys(("tune", "view", "whatif"), "lab"),
+    **dict.fromkeys(("methods", "inspect")),
+    **dict.fromkeys(("doctor", "certify"), "lab"),
+    "env": None,
+    **dict.fromkeys(("demo", "simulate", "theory", "bench"), "lab"),
 }
-"""Extra that brings a package -> its commands, which say so where it is missing."""
+"""Command of Foreword -> the extra that brings it, None for those of this package; in
+the order of the help, where commands of other packages follow.
+"""
 ANYTHING = {
     "ignore_unknown_options": True,
     "allow_extra_args": True,
     "help_option_names": [],
 }
 """Settings of a command that takes any argument."""
-ORDER = (
-    *("generate", "chat", "transcribe", "serve", "batch"),
-    *("index", "quantize", "export", "train", "data", "tune"),
-    *("view", "whatif", "methods", "inspect", "doctor", "certify", "env"),
-    *("demo", "simulate", "theory", "bench"),
-)
-"""The commands of Foreword in its help; others follow."""
 
 
 def root(
@@ -134,7 +133,7 @@ def offered() -> list[Command]:
     """Return the commands of all installed packages, in the order of the help."""
     parts = [_loaded(entry) for entry in entry_points(group=GROUP)]
     known = {command.name: command for part in (OWN, *parts) for command in part}
-    names = dict.fromkeys((*ORDER, *sorted(known)))
+    names = dict.fromkeys((*EXTRAS, *sorted(known)))
     return [known[name] for name in names if name in known]
 
 
@@ -177,15 +176,14 @@ def build(commands: Iterable[Command]) -> typer.Typer:
         else:
             register = app.command(command.name, rich_help_panel=panel, epilog=epilog)
             register(command.run)
-    for extra, brought in PACKAGES.items():
-        for name in (name for name in brought if name not in names):
-            app.command(name, hidden=True, context_settings=ANYTHING)(
-                _missing(name, extra)
-            )
+    for name, extra in EXTRAS.items():
+        if name not in names:
+            register = app.command(name, hidden=True, context_settings=ANYTHING)
+            register(_missing(name, extra))
     return app
 
 
-def _missing(name: str, extra: str) -> Callable[[], None]:
+def _missing(name: str, extra: str | None) -> Callable[[], None]:
     def refuse() -> None:
         raise InvalidRequest(
             f"cannot run '{name}': its package is not installed. Run: pip install "
