@@ -96,8 +96,8 @@ EXTRAS = {
     "env": None,
     **dict.fromkeys(("demo", "simulate", "theory", "bench"), "lab"),
 }
-"""Command of Foreword -> the extra that brings it, None for those of this package; in
-the order of the help, where commands of other packages follow.
+"""Command of Foreword -> the extra that brings it, None for this package's own
+commands; in the order of the help, where commands of other packages follow.
 """
 ANYTHING = {
     "ignore_unknown_options": True,
