@@ -24,7 +24,7 @@ class Letters:
         return "."
 
 
-def sequence(**params: object) -> Request:
+def request(**params: object) -> Request:
     asked = SamplingParams(**({"max_tokens": 8} | params))
     return Request(1, [9, 9], 2, asked, seed=0, eos=frozenset([4]), reader=Letters())
 
@@ -59,7 +59,7 @@ def keep(one: Request, tokens: list[int]):
 def test_block_is_cut_at_first_token_that_ends_sequence(
     params, tokens, kept, text, reason
 ):
-    one = sequence(**params)
+    one = request(**params)
     delta = keep(one, tokens)
     assert list(delta.tokens) == one.tokens[2:] == tokens[:kept]
     assert (delta.text, "".join(delta.pieces), len(delta.pieces)) == (text, text, kept)
@@ -73,7 +73,7 @@ def test_blocks_do_not_matter(tokens, data):
     """However the same tokens are cut into rounds, the sequence and its text are the
     same.
     """
-    whole, parts = sequence(), sequence()
+    whole, parts = request(), request()
     text = keep(whole, tokens).text
     said = ""
     left = list(tokens)
@@ -89,7 +89,7 @@ def test_blocks_do_not_matter(tokens, data):
 
 
 def test_a_sequence_without_a_reader_has_no_text():
-    one = sequence()
+    one = request()
     one.reader = None
     assert keep(one, [0, 4]).text == ""
     assert one.finish_reason == "stop"

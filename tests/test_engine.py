@@ -54,7 +54,7 @@ def run(loop: Engine, asked: list[Case]) -> list[tuple]:
 def test_the_statistics_add_up(make):
     loop = engine(target(DTYPE), make(known(truth()), spoilt=0.3), 4, chunk=4)
     for answer in finish(loop, requests()):
-        stats, deltas = answer.sequence.stats, answer.deltas
+        stats, deltas = answer.request.stats, answer.deltas
         assert stats.rounds == len(deltas)
         lengths = [len(delta.tokens) for delta in deltas]
         assert stats.tokens == len(answer.tokens) == sum(lengths) == 24
@@ -79,7 +79,7 @@ def test_chain_counts_draft_token_at_every_depth_it_reaches():
     (answer,) = finish(loop, requests(max_tokens=16)[:1])
     # Rounds of 4 draft tokens + 1: 5 + 5 + 5, then one token is left and no draft token
     # could be of use.
-    stats = answer.sequence.stats
+    stats = answer.request.stats
     assert stats.drafted_at == stats.accepted_at == [3, 3, 3, 3]
     assert [len(delta.tokens) for delta in answer.deltas] == [5, 5, 5, 1]
     assert answer.deltas[0].origins == ("accepted",) * 4 + ("bonus",)
@@ -89,7 +89,7 @@ def test_budget_ends_with_the_text():
     loop = engine(target(DTYPE), Foresight(known(truth())), 8)
     (answer,) = finish(loop, requests(max_tokens=7)[:1])
     assert [delta.drafted for delta in answer.deltas] == [6]
-    assert answer.sequence.stats.rounds == 1
+    assert answer.request.stats.rounds == 1
 
 
 @pytest.mark.sample(5)
@@ -103,7 +103,7 @@ def test_few_tokens_are_left_so_trees_are_low_but_as_wide_as_ever(
     got = finish(engine(target(DTYPE), drafter("lm", DTYPE), 16, rule=rule), asked)
     for answer in got:
         assert answer.deltas[0].drafted > 2 * (left - 1)
-        assert len(answer.sequence.stats.drafted_at) == left - 1
+        assert len(answer.request.stats.drafted_at) == left - 1
         assert len(answer.tokens) == left
     if rule == "match" or not temperature:
         assert outputs(got) == outputs(plain(target(DTYPE), asked))
@@ -381,8 +381,8 @@ def test_hidden_states_come_once_and_in_order(spoilt):
     listener = StatesRecorder(known(truth()), (0, 5), spoilt)
     loop = engine(target(DTYPE), listener, 6, chunk=7)
     for answer in finish(loop, requests()):
-        read = answer.sequence.tokens[: answer.sequence.cached]
-        seen = torch.cat(listener.seen[answer.sequence.id])
+        read = answer.request.tokens[: answer.request.cached]
+        seen = torch.cat(listener.seen[answer.request.id])
         assert torch.equal(seen[:, :384], target(DTYPE).embed(torch.tensor(read)))
         target(DTYPE).open(-3, len(read))
         _, alone = target(DTYPE).read_hidden([Read(-3, 0, read)], (5,))
@@ -487,7 +487,7 @@ def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     for answer, whole in zip(got, truth(), strict=True):
         assert answer.tokens == whole.tokens[:20]
     assert loop.failed is None
-    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    assert sum(answer.request.stats.accepted for answer in got) > 0
     beyond = requests(processors=(fussy,), max_tokens=60)[:1]
     with pytest.raises((RuntimeError, InvalidRequest), match=r"the text|is forbidden"):
         finish(engine(target(DTYPE), proposer, 4, rule=rule), beyond)

@@ -7,30 +7,30 @@ from foreword.engine.scheduler import FAIR, Scheduler
 from foreword.types import Request, SamplingParams
 
 
-def sequence(length: int, id: int = 0) -> Request:
+def request(length: int, id: int = 0) -> Request:
     return Request(id, list(range(length)), length, SamplingParams(), seed=0)
 
 
 def test_first_come_first_served_within_the_slots():
     scheduler = Scheduler(slots=2)
-    first, second, third = (sequence(3, place) for place in range(3))
+    first, second, third = (request(3, place) for place in range(3))
     for one in (first, second, third):
         scheduler.add(one)
-    assert [turn.sequence.id for turn in scheduler.next()] == [0, 1]
+    assert [turn.request.id for turn in scheduler.next()] == [0, 1]
     scheduler.retire(first)
-    assert [turn.sequence.id for turn in scheduler.next()] == [1, 2]
+    assert [turn.request.id for turn in scheduler.next()] == [1, 2]
 
 
 def test_a_long_prompt_is_read_beside_the_others_decoding():
     scheduler = Scheduler(chunk=8)
-    writer, reader = sequence(5, 1), sequence(20, 2)
+    writer, reader = request(5, 1), request(20, 2)
     writer.cached = 4
     scheduler.add(writer)
     scheduler.add(reader)
     for expected in ([8], [], [8], [4]):
         turns = scheduler.next()
         scheduler.share.measure(1.0, sum(turn.read for turn in turns[1:]))
-        assert (turns[0].sequence, turns[0].read, turns[0].writes) == (writer, 1, True)
+        assert (turns[0].request, turns[0].read, turns[0].writes) == (writer, 1, True)
         assert [turn.read for turn in turns[1:]] == expected
         assert [turn.writes for turn in turns[1:]] == [expected == [4]] * len(expected)
         reader.cached += sum(expected)
@@ -45,8 +45,8 @@ def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(
     lengths, slots, chunk
 ):
     scheduler = Scheduler(slots=slots, chunk=chunk)
-    sequences = [sequence(length, place) for place, length in enumerate(lengths)]
-    for one in sequences:
+    requests = [request(length, place) for place, length in enumerate(lengths)]
+    for one in requests:
         scheduler.add(one)
     for _ in range(sum(lengths) + len(lengths)):
         turns = scheduler.next()
@@ -54,14 +54,14 @@ def test_every_prompt_is_read_once_and_no_round_exceeds_its_limits(
             break
         assert len(turns) <= slots
         assert (
-            sum(turn.read for turn in turns if len(turn.sequence.pending) > 1) <= chunk
+            sum(turn.read for turn in turns if len(turn.request.pending) > 1) <= chunk
         )
         for turn in turns:
-            turn.sequence.cached += turn.read
-            if turn.sequence.cached == len(turn.sequence.tokens):
-                scheduler.retire(turn.sequence)
+            turn.request.cached += turn.read
+            if turn.request.cached == len(turn.request.tokens):
+                scheduler.retire(turn.request)
     assert scheduler.idle
-    assert [one.cached for one in sequences] == lengths
+    assert [one.cached for one in requests] == lengths
 
 
 def prior(id: int, priority: int) -> Request:
@@ -75,8 +75,8 @@ def test_best_priority_starts_first_and_first_to_come_among_equals():
     order = []
     while not scheduler.idle:
         (turn,) = scheduler.next()
-        order.append(turn.sequence.id)
-        scheduler.retire(turn.sequence)
+        order.append(turn.request.id)
+        scheduler.retire(turn.request)
     assert order == [3, 1, 2, 0]
 
 
@@ -86,8 +86,8 @@ def test_one_of_bad_priority_starts_though_better_ones_keep_coming():
     for number in range(1, 2 * FAIR):
         scheduler.add(prior(number, 0))
         (turn,) = scheduler.next()
-        scheduler.retire(turn.sequence)
-        if turn.sequence is patient:
+        scheduler.retire(turn.request)
+        if turn.request is patient:
             break
     assert number == FAIR
     assert patient not in scheduler.waiting
@@ -101,7 +101,7 @@ def test_last_of_the_worst_priority_is_preempted():
     scheduler.add(prior(3, 5))
     assert scheduler.preempt().id == 2
     assert [one.id for one in scheduler.running] == [0, 1]
-    assert [turn.sequence.id for turn in scheduler.next()] == [0, 1, 2]
+    assert [turn.request.id for turn in scheduler.next()] == [0, 1, 2]
 
 
 def test_nothing_starts_before_first_of_queue_that_is_not_admitted():
@@ -110,14 +110,14 @@ def test_nothing_starts_before_first_of_queue_that_is_not_admitted():
         scheduler.add(prior(number, 0))
     assert scheduler.next(lambda one: one.id != 0, begun.append) == []
     assert [
-        turn.sequence.id for turn in scheduler.next(lambda _: True, begun.append)
+        turn.request.id for turn in scheduler.next(lambda _: True, begun.append)
     ] == [0, 1]
     assert [one.id for one in begun] == [0, 1]
 
 
 def test_one_that_was_given_up_while_it_waited_never_runs():
     scheduler = Scheduler(slots=1)
-    first, second = sequence(2, 1), sequence(2, 2)
+    first, second = request(2, 1), request(2, 2)
     scheduler.add(first)
     scheduler.add(second)
     scheduler.next()
@@ -133,11 +133,11 @@ def shared(prompts: list[int], plain: float, token: float, **options: int):
     seconds and a prompt token `token` more, with one writer beside prompts.
     """
     scheduler = Scheduler(**options)
-    writer = sequence(2, -1)
+    writer = request(2, -1)
     writer.cached = 1
     scheduler.add(writer)
     for number, length in enumerate(prompts):
-        scheduler.add(sequence(length, number))
+        scheduler.add(request(length, number))
     times, order = [], []
     while len(scheduler.running) + len(scheduler.waiting) > 1:
         turns = scheduler.next()
@@ -145,12 +145,12 @@ def shared(prompts: list[int], plain: float, token: float, **options: int):
         times.append(plain + token * read)
         scheduler.share.measure(times[-1], read)
         for turn in turns:
-            if turn.sequence is writer:
+            if turn.request is writer:
                 continue
-            turn.sequence.cached += turn.read
+            turn.request.cached += turn.read
             if turn.writes:
-                order.append(turn.sequence.id)
-                scheduler.retire(turn.sequence)
+                order.append(turn.request.id)
+                scheduler.retire(turn.request)
     return times, order
 
 
@@ -182,12 +182,12 @@ def test_of_several_prompts_the_short_one_ends_first_and_the_long_one_goes_on():
     _, order = shared([20_000, 300, 40], 0.05, 0.001)
     assert order == [2, 1, 0]
     scheduler = Scheduler(chunk=8)
-    long = sequence(1000, 0)
+    long = request(1000, 0)
     scheduler.add(long)
     for number in range(1, 60):  # short prompts keep coming
-        scheduler.add(sequence(8, number))
+        scheduler.add(request(8, number))
         for turn in scheduler.next():
-            turn.sequence.cached += turn.read
+            turn.request.cached += turn.read
             if turn.writes:
-                scheduler.retire(turn.sequence)
+                scheduler.retire(turn.request)
     assert long.cached >= 8 * 20

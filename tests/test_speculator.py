@@ -49,7 +49,7 @@ class Allergic(Foresight):
         self.sick, self.where = sick, where
 
     def propose(self, batch, nodes):
-        if self.where == "propose" and any(map(self.sick, batch.sequences)):
+        if self.where == "propose" and any(map(self.sick, batch.requests)):
             raise RuntimeError("this text makes me ill")
         return super().propose(batch, nodes)
 
@@ -75,8 +75,8 @@ def test_fault_in_one_request_ends_drafting_for_that_request_only(where):
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     ill = "RuntimeError: this text makes me ill"
-    assert [answer.sequence.undrafted for answer in got] == [None, ill, None]
-    drafted = [answer.sequence.stats.drafted for answer in got]
+    assert [answer.request.undrafted for answer in got] == [None, ill, None]
+    drafted = [answer.request.stats.drafted for answer in got]
     assert min(drafted[0], drafted[2]) > LENGTH / 2
     # what it read came after its first draft
     assert drafted[1] == (4 if where == "read" else 0)
@@ -91,7 +91,7 @@ def test_a_fault_that_comes_late_leaves_what_was_drafted_before(monkeypatch):
     loop = engine(target(DTYPE), proposer, 4)
     (answer,), said = run(loop, asked)
     assert answer.said == want[0].said
-    assert 0 < answer.sequence.stats.accepted < LENGTH / 2
+    assert 0 < answer.request.stats.accepted < LENGTH / 2
     assert len(said) == 1
 
 
@@ -103,17 +103,17 @@ def test_repeated_faults_pause_drafter_and_it_is_tried_again_later(monkeypatch):
     loop = engine(target(DTYPE), Allergic(known(want), lambda _: ill[0]), 4)
     got, said = run(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert sum(answer.sequence.stats.drafted for answer in got) == 0
-    assert all(answer.sequence.undrafted for answer in got)
+    assert sum(answer.request.stats.drafted for answer in got) == 0
+    assert all(answer.request.undrafted for answer in got)
     assert len(said) == 1
     assert "failed 3 times and is off for all requests for 30 rounds" in said[0]
     ill[0] = False
     again, said = run(loop, asked[:1])  # the rest of the pause passes with it
     assert (again[0].said, said) == (want[0].said, [])
-    assert again[0].sequence.stats.drafted == 0
+    assert again[0].request.stats.drafted == 0
     recovered, said = run(loop, asked)
     assert [answer.said for answer in recovered] == [answer.said for answer in want]
-    assert min(answer.sequence.stats.accepted for answer in recovered) > 0
+    assert min(answer.request.stats.accepted for answer in recovered) > 0
     assert said == []
 
 
@@ -126,7 +126,7 @@ def test_faults_long_ago_count_no_more(monkeypatch):
     for place in (1, 0, 2, 0, 3, 4):
         ((answer,), _) = run(loop, [asked[place]])
         assert answer.said == want[place].said
-        assert (answer.sequence.stats.accepted > 0) == (place in (0, 4))
+        assert (answer.request.stats.accepted > 0) == (place in (0, 4))
 
 
 def test_hidden_states_that_are_not_there_are_missed_before_any_round():
@@ -171,10 +171,10 @@ def test_probabilities_that_are_none_are_a_fault(lie, rule_name):
     got, said = run(loop, asked)
     (want,) = finish(engine(target(DTYPE), rule=rule_name), asked)
     assert got[0].tokens == want.tokens
-    assert got[0].sequence.stats.drafted == 0
+    assert got[0].request.stats.drafted == 0
     assert "probs must be probabilities" in said[0]
     honest = engine(target(DTYPE), Lying(lambda p: p), 1, rule=rule_name)
-    assert run(honest, asked)[0][0].sequence.stats.drafted > 0
+    assert run(honest, asked)[0][0].request.stats.drafted > 0
 
 
 # ---- interrupts
@@ -297,7 +297,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
         loop.step()
         rounds += 1
     for sequence, answer in zip(sequences, want, strict=True):
-        assert sequence.tokens == answer.sequence.tokens
+        assert sequence.tokens == answer.request.tokens
         assert sequence.undrafted is None
     assert rounds <= LENGTH + 10, "they run together"
     assert all(sequences[place].stats.accepted > 0 for place in (0, 4, 5))
@@ -305,7 +305,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
     seen = torch.cat(recorder.seen[sequences[4].id])
     alone = StatesRecorder(known(want), (0, 5))
     single = finish(engine(target(DTYPE), alone, 4), [asked[4]])[0]
-    want = torch.cat(alone.seen[single.sequence.id])
+    want = torch.cat(alone.seen[single.request.id])
     torch.testing.assert_close(seen, want, atol=1e-3, rtol=1e-4)
 
 
@@ -324,11 +324,11 @@ def test_request_may_have_rule_of_its_own_beside_others(name):
     for sequence in sequences[1:]:
         loop.add(sequence)
     _to_the_end(loop)
-    assert sequences[0].tokens == alone.sequence.tokens
-    assert sequences[0].stats.accepted == alone.sequence.stats.accepted > 0
+    assert sequences[0].tokens == alone.request.tokens
+    assert sequences[0].stats.accepted == alone.request.stats.accepted > 0
     want = plain(target(DTYPE), others)
     for sequence, answer in zip(sequences[1:], want, strict=True):
-        assert sequence.tokens == answer.sequence.tokens
+        assert sequence.tokens == answer.request.tokens
 
 
 def test_one_drafter_may_serve_two_speculators():
@@ -341,6 +341,6 @@ def test_one_drafter_may_serve_two_speculators():
         loop.add(sequence, other if place % 2 else None)
     _to_the_end(loop)
     for sequence, answer in zip(sequences, plain(target(DTYPE), asked), strict=True):
-        assert sequence.tokens == answer.sequence.tokens
+        assert sequence.tokens == answer.request.tokens
         assert sequence.stats.accepted > 0
     assert draft(DTYPE).vocab == target(DTYPE).vocab

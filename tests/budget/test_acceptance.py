@@ -33,7 +33,7 @@ def rounds(rule: str, temperature: float) -> tuple[list[int], list[Request]]:
     loop = engine(target(DTYPE), drafter("lm", DTYPE), 1, rule=rule, slots=5)
     answers = finish(loop, requests)
     deltas = [answer.deltas for answer in answers]
-    return deltas, [answer.sequence for answer in answers]
+    return deltas, [answer.request for answer in answers]
 
 
 def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ little in both.
 """
 
 
-def sequence(id: int = 1, **options: float) -> Request:
+def request(id: int = 1, **options: float) -> Request:
     return Request(id, [1, 2, 3], 3, SamplingParams(**options), seed=0)
 
 
@@ -93,21 +93,21 @@ def play(
 
 def test_losses_of_a_batch_do_not_stop_a_single_sequence():
     budget = AdaptiveBudget(LONG_ROUNDS)
-    batch = [sequence(number) for number in range(32)]
+    batch = [request(number) for number in range(32)]
     for kept in [1.0] * 40 + [0.0] * 10:
         batch_round(budget, batch, kept, propose=0.05)
     assert budget.drafting_cost.measured
     budget.on_timing(32, Clock(score=8.0))
     for one in batch:
         budget.release(one)
-    alone = sequence(99)
+    alone = request(99)
     alone.tokens += [4] * 200  # the drafter has the prompt still to read
     assert any(play(budget, alone, 10, kept=1.0))
 
 
 def test_losses_of_a_batch_are_counted_in_single_rounds():
     budget = AdaptiveBudget(LONG_ROUNDS)
-    batch = [sequence(number) for number in range(32)]
+    batch = [request(number) for number in range(32)]
     rounds = [batch_round(budget, batch, 0.0, propose=0.2) for _ in range(100)]
     lost, seconds = [one - 8.01 for one in rounds], sum(rounds)
     assert sum(lost) > 0, "it tries"
@@ -116,7 +116,7 @@ def test_losses_of_a_batch_are_counted_in_single_rounds():
 
 
 def test_fixed_is_fixed():
-    assert {FixedBudget(3).nodes(sequence(), others) for others in range(3)} == {3}
+    assert {FixedBudget(3).nodes(request(), others) for others in range(3)} == {3}
 
 
 def test_only_policies_that_need_costs_measure_them():
@@ -130,7 +130,7 @@ def test_only_policies_that_need_costs_measure_them():
         assert kind is AcceptanceBudget or type(policy(name)(measure)) is kind
     assert type(policy()(measure)) is AdaptiveBudget
     assert len(measured) == 2
-    assert policy(nodes=3)(measure).nodes(sequence(), 0) == 3
+    assert policy(nodes=3)(measure).nodes(request(), 0) == 3
     own = SvipBudget(0.5)
     assert policy(own)(measure) is own
 
@@ -145,17 +145,17 @@ def test_unknown_or_double_policy_is_refused():
 def test_heuristic_goes_up_by_two_and_down_by_one():
     schedule, asked = HeuristicBudget(), []
     for share in (1.0, 1.0, 0.5, 0.0, 1.0):
-        asked.append(schedule.nodes(sequence(), 0))
-        schedule.learn(sequence(), outcome(asked[-1], int(asked[-1] * share)))
+        asked.append(schedule.nodes(request(), 0))
+        schedule.learn(request(), outcome(asked[-1], int(asked[-1] * share)))
     assert asked == [5, 7, 9, 8, 7]
-    assert schedule.nodes(sequence(2), 0) == 5, "each text has its own"
+    assert schedule.nodes(request(2), 0) == 5, "each text has its own"
     for _ in range(20):
-        schedule.learn(sequence(), outcome(schedule.nodes(sequence(), 0), 0))
-    assert schedule.nodes(sequence(), 0) == 1
-    schedule.learn(sequence(), outcome(0, 0))
-    assert schedule.nodes(sequence(), 0) == 1, "nothing drafted, nothing lost"
-    schedule.release(sequence())
-    assert schedule.nodes(sequence(), 0) == 5
+        schedule.learn(request(), outcome(schedule.nodes(request(), 0), 0))
+    assert schedule.nodes(request(), 0) == 1
+    schedule.learn(request(), outcome(0, 0))
+    assert schedule.nodes(request(), 0) == 1, "nothing drafted, nothing lost"
+    schedule.release(request())
+    assert schedule.nodes(request(), 0) == 5
 
 
 def outcome(drafted: int, accepted: int) -> RoundResult:
@@ -183,9 +183,9 @@ def even(tokens: int) -> torch.Tensor:
 def test_chain_ends_before_draft_token_that_is_too_uncertain(ends, most):
     assert ends.chains
     for tokens in range(1, 10):
-        assert ends.stops(sequence(), 1, even(tokens)) == (tokens > most)
-    assert not ends.stops(sequence(), 0, even(9)), "one draft token is always made"
-    assert ends.nodes(sequence(), 0) == 40
+        assert ends.stops(request(), 1, even(tokens)) == (tokens > most)
+    assert not ends.stops(request(), 0, even(9)), "one draft token is always made"
+    assert ends.nodes(request(), 0) == 40
 
 
 def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
@@ -195,11 +195,11 @@ def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
     save(AcceptanceModel(sure, odds), tmp_path / "odds")
     ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
     assert isinstance(ends, AcceptanceBudget)
-    one = sequence()
+    one = request()
     half = [ends.stops(one, depth, even(2)) for depth in range(3)]
     assert half == [False, True, True], "0.5, 0.25, 0.125, and the threshold is 0.3"
     # it begins again with each chain, and temperature 0 has its own odds
-    greedy = sequence(9, temperature=0)
+    greedy = request(9, temperature=0)
     for text, tokens in ((one, 1), (greedy, 2)):
         assert not any(ends.stops(text, depth, even(tokens)) for depth in range(9))
     ends.release(one)
@@ -220,25 +220,25 @@ def test_the_threshold_follows_what_was_kept():
     one = AdaEdlBudget()
     levels = [one.threshold]
     for _ in range(50):
-        one.learn(sequence(), outcome(4, 1))
+        one.learn(request(), outcome(4, 1))
         levels.append(one.threshold)
     assert levels == sorted(levels)
     assert levels[-1] - levels[0] == pytest.approx(50 * 0.001)
     for _ in range(80):
-        one.learn(sequence(), outcome(4, 4))
+        one.learn(request(), outcome(4, 4))
     assert one.threshold < levels[-1] - 0.05
     settled = one.threshold
-    one.learn(sequence(), outcome(40, 3))
-    one.learn(sequence(), outcome(0, 0))
+    one.learn(request(), outcome(40, 3))
+    one.learn(request(), outcome(0, 0))
     assert one.threshold == settled, "a full chain says nothing about its end"
 
 
 def test_accepted_draft_tokens_raise_the_budget():
-    assert play(AdaptiveBudget(FLAT), sequence(), 60, kept=1.0)[-1] == C.chain
+    assert play(AdaptiveBudget(FLAT), request(), 60, kept=1.0)[-1] == C.chain
 
 
 def test_rejected_drafting_backs_off():
-    asked = play(AdaptiveBudget(FLAT), sequence(), 600, kept=0.0, propose=0.3)
+    asked = play(AdaptiveBudget(FLAT), request(), 600, kept=0.0, propose=0.3)
     tried = [place for place, count in enumerate(asked) if count]
     late = [place for place in tried if place >= 100]
     assert len(late) < 0.1 * 500
@@ -250,7 +250,7 @@ def test_rejected_drafting_backs_off():
 def test_losses_are_bounded(draft_token):
     budget, lost, rounds = AdaptiveBudget(FLAT), [], 0
     for text in range(20):
-        asked = play(budget, sequence(text), 60, kept=0.0, propose=draft_token)
+        asked = play(budget, request(text), 60, kept=0.0, propose=draft_token)
         lost += [count * draft_token for count in asked]
         rounds += len(asked)
         if text == 4:
@@ -264,7 +264,7 @@ def test_expensive_draft_tokens_are_tried_more_rarely():
     again = []
     for draft_token in (0.001, 0.8, 3.0):
         budget = AdaptiveBudget(FLAT)
-        asked = play(budget, sequence(), 1000, kept=0.0, propose=draft_token)
+        asked = play(budget, request(), 1000, kept=0.0, propose=draft_token)
         again.append(sum(count > 0 for count in asked[C.loss_budget :]))
     assert again == sorted(again, reverse=True)
     assert again[0] > 2 * again[2] > 0, "but never for good"
@@ -272,22 +272,22 @@ def test_expensive_draft_tokens_are_tried_more_rarely():
 
 def test_new_text_waits_after_expensive_losses():
     budget = AdaptiveBudget(FLAT)
-    play(budget, sequence(1), 100, kept=0.0, propose=4.0)
-    asked = play(budget, sequence(2), 1500, kept=1.0, propose=0.1)
+    play(budget, request(1), 100, kept=0.0, propose=4.0)
+    asked = play(budget, request(2), 1500, kept=1.0, propose=0.1)
     assert asked[0] == 0
     assert any(asked), "but not for good"
     cheap = AdaptiveBudget(FLAT)
-    play(cheap, sequence(1), 100, kept=0.0, propose=0.001)
-    assert play(cheap, sequence(2), 8, kept=1.0, propose=0.001).count(0) <= C.backoff
+    play(cheap, request(1), 100, kept=0.0, propose=0.001)
+    assert play(cheap, request(2), 8, kept=1.0, propose=0.001).count(0) <= C.backoff
 
 
 def test_what_some_texts_win_others_may_lose():
-    budget, easy, hard = AdaptiveBudget(FLAT), sequence(1), sequence(2)
+    budget, easy, hard = AdaptiveBudget(FLAT), request(1), request(2)
     play(budget, easy, 100, kept=1.0, propose=0.1)
     play(budget, hard, 60, kept=0.0, propose=2.0)
     play(budget, easy, 20, kept=1.0, propose=0.1)
     # drafting wins on the whole: no text waits
-    assert play(budget, sequence(3), 1, kept=1.0, propose=0.1)[0] > 0
+    assert play(budget, request(3), 1, kept=1.0, propose=0.1)[0] > 0
 
 
 def test_what_first_draft_token_of_process_takes_is_no_loss():
@@ -296,10 +296,10 @@ def test_what_first_draft_token_of_process_takes_is_no_loss():
     Were that paid from the loss budget, losing a little would end drafting for a long
     time.
     """
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     assert play(budget, one, 1, kept=0.0, propose=20.0)[0] > 0
     play(budget, one, 20, kept=0.0, propose=0.1)
-    assert any(play(budget, sequence(2), 100, kept=1.0, propose=0.1))
+    assert any(play(budget, request(2), 100, kept=1.0, propose=0.1))
 
 
 def test_pace_of_greedy_texts_is_kept_apart():
@@ -307,18 +307,18 @@ def test_pace_of_greedy_texts_is_kept_apart():
 
     At their pace a second of drafting must earn more than drawn texts do.
     """
-    budget, easy = AdaptiveBudget(FLAT), sequence(1, temperature=0)
+    budget, easy = AdaptiveBudget(FLAT), request(1, temperature=0)
     play(budget, easy, 50, kept=1.0)
     fast = budget.pace
     assert fast > 4, "tokens for each forward"
-    play(budget, sequence(2, temperature=1), 1, kept=0.0)
+    play(budget, request(2, temperature=1), 1, kept=0.0)
     assert budget.pace < 1.1
     budget.nodes(easy, 0)
     assert budget.pace == pytest.approx(fast)
 
 
 def test_a_text_that_becomes_easy_is_drafted_at_again():
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     play(budget, one, 100, kept=0.0, propose=0.3)
     assert play(budget, one, 600, kept=1.0, propose=0.05)[-1] >= 4
 
@@ -395,8 +395,8 @@ def play_sure(
 
 def test_promises_that_do_not_come_true_are_believed_less():
     boasts, keeps = AdaptiveBudget(FLAT), AdaptiveBudget(FLAT)
-    play_sure(boasts, sequence(), 60, kept=0.05, propose=0.001)
-    play_sure(keeps, sequence(), 60, kept=1.0, propose=0.001)
+    play_sure(boasts, request(), 60, kept=0.05, propose=0.001)
+    play_sure(keeps, request(), 60, kept=1.0, propose=0.001)
     assert boasts._draft_probs.calibration.share < 0.6
     assert keeps._draft_probs.calibration.share > 1
 
@@ -406,7 +406,7 @@ def test_slow_verification_is_no_measure_of_plain_decoding():
 
     Plain decoding needs 1 for each, and not 1.5.
     """
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     asked = []
     for _ in range(400):
         asked.append(count := min(budget.nodes(one, 0), 1))
@@ -418,7 +418,7 @@ def test_slow_verification_is_no_measure_of_plain_decoding():
 
 
 def test_a_try_that_wins_ends_the_pause():
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     play_sure(budget, one, 200, kept=0.0, propose=0.02)
     asked = play_sure(budget, one, 400, kept=1.0, propose=0.02)
     first = next(place for place, count in enumerate(asked) if count)
@@ -440,7 +440,7 @@ def test_dear_first_rounds_do_not_shut_a_drafter_out():
     """The first rounds of a process are slow; a floor that is too high for any draft
     token must come down by itself.
     """
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     for made in [6] * 4 + [0] * 40 + [6] * 20:
         asked = budget.nodes(one, 0)
         count = int(budget.trim(falling(0.6, min(made, asked))).count[0])
@@ -458,7 +458,7 @@ def test_a_width_measured_beside_other_programs_is_not_believed():
 
 
 def test_pace_is_that_of_the_faster_rounds():
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     assert budget.pace == pytest.approx(1 / budget.costs.seconds(1))
     play_sure(budget, one, 60, kept=0.0, propose=0.0)
     # all draft tokens are wrong, and a forward takes a second
@@ -470,13 +470,13 @@ def test_pace_is_that_of_the_faster_rounds():
 
 def test_where_every_row_costs_a_forward_nothing_is_drafted():
     budget = AdaptiveBudget(STEEP)
-    asked = play(budget, sequence(), 300, kept=0.5, steep=True, propose=0.1)
+    asked = play(budget, request(), 300, kept=0.5, steep=True, propose=0.1)
     assert sum(asked[100:]) <= 10
 
 
 def test_one_text_does_not_decide_for_another():
     budget = AdaptiveBudget(FLAT)
-    easy, hard = sequence(1), sequence(2)
+    easy, hard = request(1), request(2)
     for _ in range(40):
         play(budget, easy, 1, kept=1.0, propose=0.2)
         play(budget, hard, 1, kept=0.0, propose=0.2)
@@ -525,7 +525,7 @@ def test_one_slow_forward_says_little():
 
 
 def test_a_single_measured_width_is_enough():
-    assert play(AdaptiveBudget({1: 0.5}), sequence(), 10, kept=1.0)[-1] >= 1
+    assert play(AdaptiveBudget({1: 0.5}), request(), 10, kept=1.0)[-1] >= 1
 
 
 def test_slow_forwards_are_not_held_against_drafting():
@@ -533,7 +533,7 @@ def test_slow_forwards_are_not_held_against_drafting():
     compared with itself.
     """
     budget = AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()})
-    assert all(play(budget, sequence(), 30, kept=0.0, propose=0.001)[:3])
+    assert all(play(budget, request(), 30, kept=0.0, propose=0.001)[:3])
     # a round of thirty, where the table lacks two thirds of each
     assert budget._balance.lost < 1.0
 

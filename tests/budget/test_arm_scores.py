@@ -66,7 +66,7 @@ def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
     tokens = sum(one.tokens for one in found)
     assert not any(choice.scored[0].rounds for choice in arms._choices.values())
     alone = finish(engine(target(DTYPE), NgramDrafter(), NODES), asked)
-    stats = [answer.sequence.stats for answer in alone]
+    stats = [answer.request.stats for answer in alone]
     gained = sum(one.accepted for one in stats) / sum(one.rounds for one in stats)
     assert gained > 0.2
     seen = sum(one.rounds for one in found)
@@ -100,9 +100,9 @@ def test_draft_models_are_scored_on_what_another_arm_writes(
     own = finish(engine(target(DTYPE), drafter(name, DTYPE), 1), asked)
     compared = []
     for answer in own:
-        place = answer.sequence.prompt
+        place = answer.request.prompt
         for delta in answer.deltas:
-            seen = (answer.sequence.seed, place)
+            seen = (answer.request.seed, place)
             place += len(delta.tokens)
             if seen in agreed and delta.round.draft:
                 compared.append((agreed[seen], bool(delta.round.accepted)))
@@ -115,7 +115,7 @@ def test_draft_models_are_scored_on_what_another_arm_writes(
 def test_reading_again_names_the_tokens_that_would_be_drafted(temperature):
     (asked,) = requests(temperature)[:1]
     (answer,) = plain(target(DTYPE), [asked])
-    whole = answer.sequence.tokens[:-8]  # room to draft after it
+    whole = answer.request.tokens[:-8]  # room to draft after it
     noise = NoiseStreams(target(DTYPE).vocab, shared=True)
     first = asked.sequence(frozenset())
     agrees = []

@@ -87,7 +87,7 @@ def test_text_does_not_depend_on_the_arm_of_a_round(turning, budget, slots):
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert loop.failed is None
     assert all(turning[arm] for arm in range(4))
-    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
+    assert sum(answer.request.stats.accepted for answer in got) > LENGTH
 
 
 def test_every_arm_drafts_with_a_budget_of_its_own():
@@ -157,8 +157,8 @@ def test_other_arms_go_on_where_one_fails(together):
     with pytest.warns(RuntimeWarning, match="no such file"):
         got = finish(loop, asked) if together else [*each(loop, asked)]
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert all(answer.sequence.undrafted is None for answer in got)
-    assert all(answer.sequence.stats.accepted > LENGTH / 2 for answer in got)
+    assert all(answer.request.undrafted is None for answer in got)
+    assert all(answer.request.stats.accepted > LENGTH / 2 for answer in got)
     assert loop.failed is not None
     assert "no such file" in loop.failed
     arms = loop.default
@@ -181,7 +181,7 @@ def test_drafting_is_off_where_every_arm_fails():
         got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     for answer in got:
-        assert "no such file" in (answer.sequence.undrafted or "")
+        assert "no such file" in (answer.request.undrafted or "")
 
 
 def test_an_arm_without_its_model_leaves_the_text_to_the_others():
@@ -191,7 +191,7 @@ def test_an_arm_without_its_model_leaves_the_text_to_the_others():
     loop = engine(target(DTYPE), AutoDrafter(members), 4)
     got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
+    assert sum(answer.request.stats.accepted for answer in got) > LENGTH
 
 
 def test_auto_names_the_methods_that_suit_the_source():
@@ -230,7 +230,7 @@ def test_auto_of_one_method_chooses_between_it_and_plain_decoding():
     loop = engine(target(DTYPE), AutoDrafter([Foresight(known(want))]), 4)
     got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
-    assert sum(answer.sequence.stats.accepted for answer in got) > LENGTH
+    assert sum(answer.request.stats.accepted for answer in got) > LENGTH
     with pytest.raises(InvalidRequest, match="join no methods"):
         LLM(method="auto()")
 

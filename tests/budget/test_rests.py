@@ -20,7 +20,7 @@ SORT = (True, True)
 """Greedy and unfiltered."""
 
 
-def sequence(id: int = 1) -> Request:
+def request(id: int = 1) -> Request:
     params = SamplingParams(max_tokens=999, temperature=0)
     return Request(id, [1, 2, 3], 3, params, seed=0)
 
@@ -52,7 +52,7 @@ def kept(tmp_path: Path) -> KeptPace:
 
 
 def test_nothing_is_considered_for_some_rounds_after_some_without_drafts():
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     asked = play(budget, [one], 400)
     assert sum(filter(None, asked)) > 0, "drafting was tried"
     looks = [at for at, count in enumerate(asked) if count is not None]
@@ -62,17 +62,17 @@ def test_nothing_is_considered_for_some_rounds_after_some_without_drafts():
 
 
 def test_a_new_sequence_is_considered_at_once():
-    budget, one = AdaptiveBudget(FLAT), sequence()
+    budget, one = AdaptiveBudget(FLAT), request()
     play(budget, [one], 400)
     if not budget.rests([one]):
         play(budget, [one], 1)
     assert budget.rests([one])
-    assert not budget.rests([one, sequence(2)]), "one more"
-    assert not budget.rests([sequence(2)]), "another one"
+    assert not budget.rests([one, request(2)]), "one more"
+    assert not budget.rests([request(2)]), "another one"
 
 
 def test_what_a_method_lost_is_known_to_the_next_process(kept):
-    first, one = AdaptiveBudget(FLAT), sequence()
+    first, one = AdaptiveBudget(FLAT), request()
     first.recall(kept)
     assert sum(filter(None, play(first, [one], 300))) > 0
     first.release(one)
@@ -81,9 +81,9 @@ def test_what_a_method_lost_is_known_to_the_next_process(kept):
 
     fresh, known = AdaptiveBudget(FLAT), AdaptiveBudget(FLAT)
     known.recall(kept)
-    assert sum(filter(None, play(fresh, [sequence()], 100))) > 0
-    assert sum(filter(None, play(known, [sequence()], 100))) == 0
-    later = play(known, [sequence(2)], 1200)
+    assert sum(filter(None, play(fresh, [request()], 100))) > 0
+    assert sum(filter(None, play(known, [request()], 100))) == 0
+    later = play(known, [request(2)], 1200)
     assert sum(filter(None, later)) > 0, "it is tried again: the machine may differ now"
 
 
@@ -91,14 +91,14 @@ def test_a_method_that_won_is_used_from_the_start(kept):
     kept.record(SORT, 1, 1.8)
     budget = AdaptiveBudget(FLAT)
     budget.recall(kept)
-    assert play(budget, [sequence()], 1)[0]
+    assert play(budget, [request()], 1)[0]
 
 
 def test_a_method_among_others_keeps_nothing_of_its_own(kept):
     team = AdaptiveBudget(FLAT)
     one = team.anew()
     one.recall(kept)
-    text = sequence()
+    text = request()
     play(one, [text], 100)
     one.release(text)
     assert kept.pace(SORT, 1) is None

@@ -81,10 +81,10 @@ class Forgetful(Drafter):
         self.seen: dict[int, int] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        for sequence in batch.sequences:
-            self.seen[sequence.id] = self.seen.get(sequence.id, 0) + 1
+        for request in batch.requests:
+            self.seen[request.id] = self.seen.get(request.id, 0) + 1
         return chosen(
-            [[self.seen[s.id]] * n for s, n in zip(batch.sequences, nodes, strict=True)]
+            [[self.seen[s.id]] * n for s, n in zip(batch.requests, nodes, strict=True)]
         )
 
 

@@ -129,7 +129,7 @@ def test_first_draft_token_is_the_draft_models_own(folder):
     usual = LanguageModelDrafter(Model.load(folder, dtype=DTYPE))
     for made in (untrained(folder), usual):
         answers = finish(engine(target(DTYPE), made, 1), asked(1.0))
-        both.append([one.sequence.stats.accepted for one in answers])
+        both.append([one.request.stats.accepted for one in answers])
     assert both[0] == both[1]
     assert sum(both[0]) > 0
 
@@ -157,7 +157,7 @@ def test_masks_predict_as_the_definition_says(folder):
         draft = propose(batch, nodes)
         if draft.nodes:
             rounds += 1
-            (one,) = batch.sequences
+            (one,) = batch.requests
             found = made.blocks.block(one.id)
             masks = [MASK] * (len(found) - 1)
             whole = reference(torch.tensor([[*one.tokens, *masks]])).logits[0]
@@ -245,7 +245,7 @@ def test_reused_prefix_drafts_the_same(folder):
         loop = engine(target(DTYPE), made, 6)
         for _ in range(times):
             answer = finish(loop, [long])[0]
-        counts.append((answer.said, answer.sequence.stats.accepted > 0))
+        counts.append((answer.said, answer.request.stats.accepted > 0))
     assert counts[0] == counts[1]
 
 

@@ -33,7 +33,7 @@ def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     got = finish(loop, asked)
     assert loop.failed is None
     assert outputs(got) == outputs(plain(target(DTYPE), asked))
-    return got[0].sequence.stats.accepted
+    return got[0].request.stats.accepted
 
 
 @pytest.mark.parametrize("heat", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])

@@ -66,7 +66,7 @@ def generated(name: str, rule: str, dtype: str) -> dict[str, str]:
     answers = running.finish(loop, wanted)
     found = {"tokens": hashed([answer.tokens for answer in answers])}
     if name not in TIMED:
-        stats = [answer.sequence.stats for answer in answers]
+        stats = [answer.request.stats for answer in answers]
         found["drafts"] = hashed([(one.drafted, one.accepted) for one in stats])
     return found
 

@@ -108,7 +108,7 @@ def test_greedy_text_is_that_of_transformers(name):
         assert [answer.tokens for answer in got] == list(greedy(name)), name_of
         assert loop.failed is None
         if name_of in ("chain", "tree"):
-            accepted = sum(answer.sequence.stats.accepted for answer in got)
+            accepted = sum(answer.request.stats.accepted for answer in got)
             assert (accepted > 0) == (model.mode is not Mode.PLAIN)
 
 
@@ -125,7 +125,7 @@ def test_trees_for_a_model_that_scores_chains_change_no_token(name):
     assert [answer.tokens for answer in got] == list(greedy(name))
     assert len(said) <= 1
     if model.mode is not Mode.PLAIN:
-        assert sum(answer.sequence.stats.accepted for answer in got) > 0
+        assert sum(answer.request.stats.accepted for answer in got) > 0
 
 
 # ---- docs/numbers/models/sweep.json says of every kind of model what is found here

@@ -53,16 +53,16 @@ def ranks(rule: str, budget: DraftBudget | int = 6) -> tuple[list[float], float]
     )
     places, spare = [], torch.Generator().manual_seed(1)
     for answer in answers:
-        sequence = answer.sequence
+        request = answer.request
         p, q = (
-            distribution(model, sequence.tokens).double().softmax(-1)
+            distribution(model, request.tokens).double().softmax(-1)
             for model in (target(DTYPE), draft(DTYPE))
         )
-        for place in range(sequence.prompt, len(sequence.tokens)):
-            ours, theirs, token = p[place - 1], q[place - 1], sequence.tokens[place]
+        for place in range(request.prompt, len(request.tokens)):
+            ours, theirs, token = p[place - 1], q[place - 1], request.tokens[place]
             before = (theirs / ours > theirs[token] / ours[token]).double() @ ours
             places.append(float(before + ours[token] * torch.rand((), generator=spare)))
-    stats = [answer.sequence.stats for answer in answers]
+    stats = [answer.request.stats for answer in answers]
     return places, sum(one.tokens for one in stats) / sum(one.rounds for one in stats)
 
 
@@ -118,7 +118,7 @@ def test_budget_does_not_see_sampled_draft_tokens(rule):
             engine(target(DTYPE), drafter("lm", DTYPE), budget, rule=rule),
             [Case(prompts()[1], params)],
         )
-        assert answer.sequence.stats.accepted > 0
+        assert answer.request.stats.accepted > 0
         texts.append((answer.tokens, [delta.drafted for delta in answer.deltas]))
         assert not getattr(budget, "shown", 0)
     assert texts[0] == texts[1]

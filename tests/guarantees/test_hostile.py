@@ -81,7 +81,7 @@ def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
         loop.abort(aborted[turn])
     got = running.finish(loop, requests)
     assert loop.failed is None
-    assert {answer.sequence.undrafted for answer in got} == {None}
+    assert {answer.request.undrafted for answer in got} == {None}
     assert [len(answer.tokens) for answer in got] == [
         one.params.max_tokens for one in requests
     ]
@@ -89,7 +89,7 @@ def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
         assert [answer.said for answer in got] == [
             answer.said for answer in wanted(heat)
         ]
-    assert sum(answer.sequence.stats.accepted for answer in got[-4:]) > 0
+    assert sum(answer.request.stats.accepted for answer in got[-4:]) > 0
 
 
 SWEEP = [

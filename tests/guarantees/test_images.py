@@ -135,17 +135,17 @@ def test_only_equal_images_share_pages(name):
 @pytest.mark.parametrize("name", ["qwen2-vl", "gemma3"])
 def test_preempted_text_is_read_again_with_its_images(name):
     llm = fresh(name)
-    sequence = llm.session.prepare(llm.render(chats()[0]), greedy())[0]
-    llm.session.begin(sequence)
+    request = llm.session.prepare(llm.render(chats()[0]), greedy())[0]
+    llm.session.begin(request)
     for _ in range(5):
         llm.session.advance()
-    assert len(sequence.pending) == 1
+    assert len(request.pending) == 1
     llm.engine._cache.give_up(llm.engine.scheduler.preempt())
     target(name).backend.pool.prefixes.clear()
-    assert len(sequence.pending) == len(sequence.tokens) > sequence.prompt
+    assert len(request.pending) == len(request.tokens) > request.prompt
     while not llm.engine.idle:
         llm.session.advance()
-    assert sequence.tokens[sequence.prompt :] == wanted(name)[0]
+    assert request.tokens[request.prompt :] == wanted(name)[0]
 
 
 def test_a_prompt_of_text_names_its_images():

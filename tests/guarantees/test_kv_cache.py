@@ -110,12 +110,12 @@ def test_second_turn_does_not_read_the_first_again(name, dtype, counted):
     loop = engine(model, drafter(name, dtype), 4)
     counter = counted(model)
     (first,) = finish(loop, [Case((prompts()[3] * 60)[:800], CHAT)])
-    said = (*first.sequence.tokens, *prompts()[4])
-    assert counter.rows >= first.sequence.prompt
-    assert first.sequence.stats.cached == 0
+    said = (*first.request.tokens, *prompts()[4])
+    assert counter.rows >= first.request.prompt
+    assert first.request.stats.cached == 0
     counter.rows = 0
     (second,) = finish(loop, [Case(said, CHAT)])
-    stats = second.sequence.stats
+    stats = second.request.stats
     assert len(said) - len(prompts()[4]) - 1 - 64 <= stats.cached < len(said)
     assert stats.cached % 64 == 0
     scored = stats.drafted + stats.tokens
@@ -133,9 +133,9 @@ def test_draft_model_does_not_read_the_first_turn_again(counted):
     counter = counted(own.model)
     (first,) = finish(loop, [Case((prompts()[3] * 20)[:500], CHAT)])
     counter.rows = 0
-    (second,) = finish(loop, [Case((*first.sequence.tokens, *prompts()[4]), CHAT)])
-    assert second.sequence.stats.accepted > 0
-    assert second.sequence.stats.rounds > 1
+    (second,) = finish(loop, [Case((*first.request.tokens, *prompts()[4]), CHAT)])
+    assert second.request.stats.accepted > 0
+    assert second.request.stats.rounds > 1
     assert counter.rows < 300, "the end of the text, and draft tokens"
 
 
@@ -151,7 +151,7 @@ def test_requests_of_one_tenant_share_pages():
         for prompt in prompts()[:3]
     ]
     answers = finish(loop, requests)
-    cached = [one.sequence.stats.cached for one in answers]
+    cached = [one.request.stats.cached for one in answers]
     assert cached[0] == cached[3] == 0
     assert all(192 <= cached[place] <= 256 for place in (1, 2, 4, 5))
     after = loop.load
@@ -211,7 +211,7 @@ def test_windows_and_recurrent_states_are_the_same_after_giving_way(family):
     got = finish(loop, requests)
     assert loop.load.preemptions > 0
     assert [one.tokens for one in got] == alone
-    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    assert sum(answer.request.stats.accepted for answer in got) > 0
 
 
 def test_worst_priority_gives_way_and_returns_first(limited):

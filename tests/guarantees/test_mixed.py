@@ -98,7 +98,7 @@ def stream(count: int, length: int) -> list[tuple[str, Case]]:
 def counted(answers: list[Answer]) -> np.ndarray:
     """Tokens and rounds of each request."""
     return np.array(
-        [(len(one.tokens), one.sequence.stats.rounds) for one in answers], dtype=float
+        [(len(one.tokens), one.request.stats.rounds) for one in answers], dtype=float
     )
 
 

@@ -58,7 +58,7 @@ def answered(name: str, dtype: str, asked: list[Case]) -> list[Answer]:
 
 
 def counts(answer) -> tuple[object, ...]:
-    stats = answer.sequence.stats
+    stats = answer.request.stats
     return answer.said, stats.rounds, stats.drafted, stats.accepted
 
 
@@ -80,8 +80,7 @@ def test_second_turns_read_only_what_is_new(name, dtype):
     emptied(model)
     first = answered(name, dtype, firsts)
     seconds = [
-        Case((*one.sequence.tokens, *prompts()[2]), one.sequence.params)
-        for one in first
+        Case((*one.request.tokens, *prompts()[2]), one.request.params) for one in first
     ]
     got = answered(name, dtype, seconds)
     anew = []
@@ -89,12 +88,12 @@ def test_second_turns_read_only_what_is_new(name, dtype):
         emptied(model)
         anew += answered(name, dtype, [request])
     for one, other in zip(got, anew, strict=True):
-        assert other.sequence.stats.cached == 0
-        assert one.sequence.stats.cached in (128, 192)
+        assert other.request.stats.cached == 0
+        assert one.request.stats.cached in (128, 192)
         assert one.said == other.said
         if name != "cascade":  # whose drafts depend on measured times
             assert counts(one) == counts(other)
-    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    assert sum(answer.request.stats.accepted for answer in got) > 0
     emptied(model)
     assert outputs(got) == outputs(plain(model, seconds))
 
@@ -158,12 +157,12 @@ def check(model: Model, recorder: Recorder, answer) -> None:
     """Check that all states passed on have the bits of what the target computes when it
     reads the text in one piece.
     """
-    tokens = answer.sequence.tokens[:-1]
+    tokens = answer.request.tokens[:-1]
     model.open(-7, len(tokens))
     read = Read(-7, 0, tokens, keep=0)
     _, expected = model.read_hidden([read], recorder.hidden_layers)
     model.close(-7)
-    assert torch.equal(torch.cat(recorder.got[answer.sequence.id]), expected)
+    assert torch.equal(torch.cat(recorder.got[answer.request.id]), expected)
 
 
 MODELS = {
@@ -190,8 +189,8 @@ def test_kept_hidden_states_have_the_bits_of_computed_ones(kind, chunk):
     cached = []
     for request in [Case((*common, *text(90, seed)), params) for seed in (5, 6, 7)]:
         (first,) = finish(loop, [request])
-        (second,) = finish(loop, [Case((*first.sequence.tokens, *text(30)), short)])
-        cached += [first.sequence.stats.cached, second.sequence.stats.cached]
+        (second,) = finish(loop, [Case((*first.request.tokens, *text(30)), short)])
+        cached += [first.request.stats.cached, second.request.stats.cached]
         for one in (first, second):
             check(model, recorder, one)
     assert cached == [0, 320, 0 if recurrent else 192, 320, 192, 320]
@@ -207,7 +206,7 @@ def test_pages_without_hidden_states_are_read_again_once():
         (answer,) = finish(engine(model, own, 2), [Case(tokens, params)])
         if isinstance(own, Recorder):
             check(model, own, answer)
-        return answer.sequence.stats.cached
+        return answer.request.stats.cached
 
     short, long = words[:100], words[:140]
     for own, tokens, count in (
@@ -253,4 +252,4 @@ def test_a_drafter_that_is_off_needs_no_hidden_states():
     assert set(loop.drafter.got) == set()
     assert set(other.got) == {on.id}
     (again,) = finish(loop, [Case(words[:140], params)])
-    assert again.sequence.stats.cached == 0, "these states are of another layer"
+    assert again.request.stats.cached == 0, "these states are of another layer"

@@ -81,10 +81,10 @@ def turns(family: str):
     """
     first = [alone(family, request) for request in conversations()]
     asked = [
-        Case((*one.sequence.tokens, *text(20, 9)), one.sequence.params) for one in first
+        Case((*one.request.tokens, *text(20, 9)), one.request.params) for one in first
     ]
     answers = [alone(family, request) for request in asked]
-    assert {one.sequence.stats.cached for one in (*first, *answers)} == {0}
+    assert {one.request.stats.cached for one in (*first, *answers)} == {0}
     return first, asked, answers
 
 
@@ -108,9 +108,9 @@ def test_second_turns_read_only_what_is_new(family, name, slots):
     assert loop.failed is None
     for request, one in zip(conversations(), got, strict=True):
         said = len(request.prompt) + request.params.max_tokens
-        assert said - 1 - PAGE <= one.sequence.stats.cached <= said
+        assert said - 1 - PAGE <= one.request.stats.cached <= said
     if name in ("recycle", "a chain", "a tree", "its twin"):
-        assert sum(answer.sequence.stats.accepted for answer in got) > 0
+        assert sum(answer.request.stats.accepted for answer in got) > 0
 
 
 @pytest.mark.sample(2)
@@ -129,7 +129,7 @@ def test_third_text_starts_where_the_first_two_parted(family, chunk):
     emptied(model)
     loop = engine(model, chunk=chunk)
     got = [finish(loop, [request])[0] for request in (*requests, requests[0])]
-    assert [one.sequence.stats.cached for one in got] == [0, 0, 256, 448]
+    assert [one.request.stats.cached for one in got] == [0, 0, 256, 448]
     assert outputs(got) == outputs((*answers, answers[0]))
 
 
@@ -213,10 +213,10 @@ def test_states_take_bounded_memory_and_end_with_their_pages():
             <= 12 * PAGE * pool.row_bytes
         )
     (again,) = finish(loop, [Case(tuple(text(150, 7)), params)])
-    assert again.sequence.stats.cached == 128
+    assert again.request.stats.cached == 128
     model.cache_tokens = 5 * PAGE
     (again,) = finish(loop, [Case(tuple(text(150, 1)), params)])
-    assert again.sequence.stats.cached == 0
+    assert again.request.stats.cached == 0
     assert len(states) == 1
     pool.prefixes.clear()
     assert not states

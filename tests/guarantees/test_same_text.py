@@ -95,9 +95,9 @@ def check_same(got: list[Answer], want: list[Answer], loop: Engine) -> int:
     """
     assert outputs(got) == outputs(want)
     assert loop.failed is None
-    assert sum(answer.sequence.stats.drafted for answer in got) > 0
+    assert sum(answer.request.stats.drafted for answer in got) > 0
     assert [answer.logprobs for answer in got] == [answer.logprobs for answer in want]
-    return sum(answer.sequence.stats.accepted for answer in got)
+    return sum(answer.request.stats.accepted for answer in got)
 
 
 def check(
@@ -244,7 +244,7 @@ def test_every_parameter_has_its_effect_on_drafted_text(name):
     loop = engine(target(QUICK), drafter_of(name, QUICK, want), 4, chunk=16)
     got = finish(loop, every)
     assert check_same(got, want, loop) > 0
-    assert all(answer.sequence.stats.drafted > 0 for answer in got)
+    assert all(answer.request.stats.drafted > 0 for answer in got)
     # a stop string that never comes, or a log-probability that is not reported, would
     # test nothing
     found = dict(zip(ASKED, want, strict=True))

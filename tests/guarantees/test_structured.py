@@ -87,8 +87,8 @@ def wanted(turn: int) -> list[Answer]:
 
 def check_drafted(answers: list[Answer]) -> None:
     """A text for which nothing was drafted proves nothing."""
-    assert {answer.sequence.undrafted for answer in answers} == {None}
-    sequences = [answer.sequence for answer in answers]
+    assert {answer.request.undrafted for answer in answers} == {None}
+    sequences = [answer.request for answer in answers]
     stats = [one.stats for one in sequences if one.grammar is not None]
     assert sum(one.drafted for one in stats) > 0
     assert sum(one.accepted for one in stats) > 0
@@ -139,7 +139,7 @@ def test_tokens_have_the_masked_distribution(rule, method):
     check_drafted(answers)
     places, spare = [], torch.Generator().manual_seed(1)
     for request, answer in zip(asked, answers, strict=True):
-        sequence = answer.sequence
+        sequence = answer.request
         assert re.fullmatch(r"([a-z ]{1,5}, )*([a-z ]{0,5}(, ?)?)?", answer.text)
         models = (loaded(), draft(DTYPE))
         raw = [distribution(model, sequence.tokens) for model in models]
@@ -173,7 +173,7 @@ def test_complete_answers_are_valid_and_end_with_stop():
     ended = 0
     for turn in range(3):
         for form, answer in zip(FORMS, wanted(turn), strict=True):
-            if form and answer.sequence.finish_reason == "stop":
+            if form and answer.request.finish_reason == "stop":
                 ended += 1
                 assert valid(form, answer.text), answer.text
     assert ended >= 6
@@ -199,7 +199,7 @@ def test_cut_answer_begins_the_whole_one(form):
     for length, answer in zip(lengths, got, strict=True):
         assert answer.tokens == whole.tokens[:length]
         assert whole.text.startswith(answer.text.rstrip("\ufffd"))
-        assert answer.sequence.finish_reason == "length"
+        assert answer.request.finish_reason == "length"
 
 
 def test_text_ends_without_an_end_of_text_token():
@@ -209,12 +209,12 @@ def test_text_ends_without_an_end_of_text_token():
         for loop in (engine(loaded()), engine(loaded(), drafter("lm", DTYPE), 5)):
             (answer,) = finish(loop, asked)
             assert re.fullmatch("(yes|no), [ab]{3}", answer.text)
-            assert answer.sequence.finish_reason == "stop"
+            assert answer.request.finish_reason == "stop"
             assert not loaded().eos & set(answer.tokens)
     params = SamplingParams(regex="[ab]+", max_tokens=30, seed=1, ignore_eos=True)
     open_end = Case(prompts()[1], params)
     (answer,) = finish(engine(loaded(), drafter("lm", DTYPE), 5), [open_end])
-    assert (len(answer.tokens), answer.sequence.finish_reason) == (30, "length")
+    assert (len(answer.tokens), answer.request.finish_reason) == (30, "length")
     assert re.fullmatch("[ab]+", answer.text)
 
 
@@ -225,7 +225,7 @@ def test_open_end_is_left_to_the_model():
         (answer,) = finish(loop, [Case(prompts()[1], biased)])
         assert re.fullmatch("[ab]+", answer.text)
         assert answer.tokens[-1] in loaded().eos
-        assert answer.sequence.finish_reason == "stop"
+        assert answer.request.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_recursive_grammars_run_to_the_longest_length(grammar):
     want = plain(loaded(), asked)
     got = finish(engine(loaded(), drafter("suffix", DTYPE), 5), asked)
     assert outputs(got) == outputs(want)
-    assert got[0].sequence.stats.accepted > 0
+    assert got[0].request.stats.accepted > 0
 
 
 def test_forbidden_words_that_leave_no_token_end_only_that_request():

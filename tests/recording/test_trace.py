@@ -67,11 +67,11 @@ def test_a_trace_never_changes_the_text(rule, name):
     traced.
     """
     want = run(name, asked=requests(False, False, False), rule=rule)
-    assert sum(answer.sequence.stats.accepted for answer in want) > 0
+    assert sum(answer.request.stats.accepted for answer in want) > 0
     for flags in ((True, True, True), (False, True, False)):
         got = run(name, asked=requests(*flags), rule=rule)
         assert [answer.said for answer in got] == [answer.said for answer in want]
-        counts = [[one.sequence.stats.accepted for one in each] for each in (got, want)]
+        counts = [[one.request.stats.accepted for one in each] for each in (got, want)]
         assert counts[0] == counts[1]
         assert [answer.deltas[0].round is not None for answer in got] == list(flags)
 
@@ -107,7 +107,7 @@ def test_target_probabilities_are_of_the_sampled_distribution(kind, rule):
     options = dict(max_tokens=12, ignore_eos=True, seed=1, trace=True)
     asked = [Case(prompts()[1], SamplingParams(**options, **kind))]
     (answer,) = run("lm", asked=asked, rule=rule)
-    sequence, said = answer.sequence, 0
+    sequence, said = answer.request, 0
     for one in rounds(answer):
         text = sequence.tokens[: sequence.prompt + said]
         tokens = [node.token for node in one.draft]
@@ -133,7 +133,7 @@ class Stated(Foresight):
         self.draft = draft
 
     def propose(self, batch, nodes):
-        return Draft([DraftTree()]) if batch.sequences[0].produced else self.draft
+        return Draft([DraftTree()]) if batch.requests[0].produced else self.draft
 
 
 def test_draft_probabilities_are_those_of_a_token_after_its_parent():
@@ -211,7 +211,7 @@ def test_a_round_without_a_draft_has_a_reason(reason, make, budget, params):
     one = rounds(answer)[0]
     assert (one.draft, one.accepted, one.added.kind) == ((), (), "plain")
     assert (one.undrafted.reason, one.undrafted.text) == (reason, REASONS[reason])
-    assert answer.sequence.stats.undrafted[reason] >= 1
+    assert answer.request.stats.undrafted[reason] >= 1
 
 
 def test_a_drafter_that_failed_is_a_reason_with_its_error():
@@ -255,7 +255,7 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
     asked = requests(True, True)
     answers = run("lm", 4, asked, chunk=4)
     for answer, request in zip(answers, asked, strict=True):
-        stats, first = answer.sequence.stats, rounds(answer)[0]
+        stats, first = answer.request.stats, rounds(answer)[0]
         assert first.prefill_ms == pytest.approx(1000 * stats.prefill, rel=1e-4)
         assert 0 < first.prefill_tokens == stats.prefill_tokens < len(request.prompt)
         for one in rounds(answer)[1:]:
@@ -265,7 +265,7 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
             assert sum(steps) == pytest.approx(1000 * getattr(stats, step), rel=1e-3)
             assert min(steps) > 0
     alone = rounds(run("lm", 4, asked[:1])[0])
-    assert [one.sequences for one in alone] == [1] * len(alone)
+    assert [one.requests for one in alone] == [1] * len(alone)
     assert alone[0].prompt_rows == len(asked[0].prompt)
     others = [one.rows - one.prompt_rows - len(one.draft) for one in alone]
     assert others == [0] + [1] * (len(alone) - 1)
@@ -274,7 +274,7 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
 @pytest.mark.parametrize(("make", "nodes"), [("lm", 1), ("lm", 5), ("ngram", 5)])
 def test_the_statistics_are_those_of_the_rounds(make, nodes):
     for answer in run(make, nodes):
-        stats, every = answer.sequence.stats, rounds(answer)
+        stats, every = answer.request.stats, rounds(answer)
         drafting = [one for one in every if one.draft]
         assert stats.drafting_rounds == len(drafting)
         counts = Counter(len(one.accepted) for one in drafting)
@@ -286,7 +286,7 @@ def test_the_statistics_are_those_of_the_rounds(make, nodes):
 
 
 def test_statistics_without_a_draft_are_empty():
-    stats = run("none", 0, requests(False))[0].sequence.stats
+    stats = run("none", 0, requests(False))[0].request.stats
     assert (stats.drafting_rounds, stats.accepted_counts) == (0, [])
     assert stats.undrafted == {"method": stats.rounds}
 

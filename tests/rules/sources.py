@@ -15,6 +15,8 @@ PACKAGES = {
 SOURCE = PACKAGES["foreword"]
 FILES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
 
+PRONOUNS = frozenset("one found own given kept place asked wanted beside".split())
+"""What names nothing: an assigned name is a noun of docs/glossary.md or of the field."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -97,3 +99,26 @@ def dense_comprehensions(path: Path) -> list[int]:
         and len(node.generators) > 1
         and any(part.ifs for part in node.generators)
     ]
+
+
+def pronouns(path: Path) -> list[str]:
+    """Return the parameters and assigned names that are no nouns; inside of a
+    comprehension they are fine.
+    """
+    tree = syntax(path)
+    inside = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, Comprehension)
+        for part in outer.generators
+        for node in ast.walk(part.target)
+    }
+    assigned = [
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and id(node) not in inside
+    ]
+    parameters = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    return [name for name in (*assigned, *parameters) if name in PRONOUNS]

@@ -13,7 +13,7 @@ from foreword.types import Request, SamplingParams, Source
 VOCAB = 50
 
 
-def sequence(
+def request(
     seed: int = 3, length: int = 4, prompt: int = 2, **params: object
 ) -> Request:
     return Request(1, list(range(length)), prompt, SamplingParams(**params), seed=seed)
@@ -26,25 +26,25 @@ def draws(*, shared: bool) -> NoiseStreams:
 @pytest.mark.parametrize("prompt", [1, 2, 4])
 def test_noise_belongs_to_the_seed_and_the_tokens_before(prompt):
     """Wherever the prompt ends, and whichever tokens are only drafted so far."""
-    one, keyed = sequence(prompt=prompt), draws(shared=True)
+    one, keyed = request(prompt=prompt), draws(shared=True)
     assert not keyed.wants_probs
     for path in ([], [5], [5, 6]):
         key = extended(start(3), [*range(4), *path])
         drafted = keyed.drafting(one, path)
         assert torch.equal(drafted, gumbel([key], VOCAB)[0])
         assert keyed.noise_of(one, path, [7, 3]) == drafted[[7, 3]].tolist()
-        later = sequence(prompt=prompt)
+        later = request(prompt=prompt)
         later.tokens += path
         assert keyed.key(later) == key
 
 
 def test_keys_follow_a_text_that_grows():
-    one, keyed = sequence(), draws(shared=True)
+    one, keyed = request(), draws(shared=True)
     before = keyed.key(one)
     one.tokens += [8, 9]
     assert keyed.written(one, 2) == [before, extended(before, [8])]
     assert keyed.written(one, 0) == []
-    fresh = sequence()
+    fresh = request()
     fresh.tokens += [8, 9]
     assert keyed.key(fresh) == keyed.key(one) == extended(before, [8, 9])
 
@@ -59,7 +59,7 @@ def test_keys_follow_a_text_that_grows():
     ],
 )
 def test_anything_before_a_token_changes_its_noise(other):
-    one, changed = sequence(), sequence()
+    one, changed = request(), request()
     for name, value in other.items():
         setattr(changed, name, value)
     keyed = draws(shared=True)
@@ -67,7 +67,7 @@ def test_anything_before_a_token_changes_its_noise(other):
 
 
 def test_a_greedy_sequence_needs_no_noise():
-    greedy = sequence(temperature=0.0)
+    greedy = request(temperature=0.0)
     for shared in (True, False):
         assert draws(shared=shared).drafting(greedy) is None
     keyed = draws(shared=True)
@@ -76,7 +76,7 @@ def test_a_greedy_sequence_needs_no_noise():
 
 
 def test_unshared_noise_is_independent_of_the_targets():
-    keyed, one = draws(shared=False), sequence()
+    keyed, one = draws(shared=False), request()
     assert keyed.wants_probs
     paths = [[5] * depth for depth in range(200)]
     drafted = torch.stack([keyed.drafting(one, path) for path in paths]).flatten()
@@ -94,7 +94,7 @@ def test_unshared_noise_is_independent_of_the_targets():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_lanes_are_independent_unless_noise_is_shared(shared):
-    keyed, one = NoiseStreams(5000, shared=shared, lists="independent"), sequence()
+    keyed, one = NoiseStreams(5000, shared=shared, lists="independent"), request()
     first, second = keyed.drafting(one, [5]), keyed.drafting(one, [5], lane=1)
     assert torch.equal(keyed.drafting(one, [5], lane=0), first)
     assert torch.equal(first, second) == shared
@@ -112,7 +112,7 @@ def test_a_drafter_is_told_how_the_rule_wants_its_lists():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_round_has_new_noise_unless_shared(shared):
-    keyed, one = draws(shared=shared), sequence()
+    keyed, one = draws(shared=shared), request()
     before = keyed.drafting(one, [5])
     one.rounds += 1
     assert torch.equal(keyed.drafting(one, [5]), before) == shared

@@ -227,7 +227,7 @@ def the_text_is_unaffected(make: Make, dtype: str = DTYPE) -> None:
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
         for kind in (FILTERED, SAMPLED, GREEDY):
-            stats = [one.sequence.stats for one in got if one.sequence.params == kind]
+            stats = [one.request.stats for one in got if one.request.params == kind]
             assert sum(one.drafted for one in stats) > 0, f"nothing was drafted: {kind}"
         assert count_accepted(got) > 0
 
@@ -254,7 +254,7 @@ def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
     assert seconds == second_turns(dtype)
     assert outputs(got) == second_answers(dtype)
     assert loop.failed is None
-    stats = [one.sequence.stats for one in got]
+    stats = [one.request.stats for one in got]
     assert all(one.cached >= 128 for one in stats)
     if not isinstance(drafter, NoDrafter):
         assert sum(one.drafted for one in stats) > 0
@@ -284,7 +284,7 @@ def giving_way_changes_no_text(make: Make, dtype: str = DTYPE) -> None:
     assert outputs(got) == second_answers(dtype)
     assert loop.failed is None
     if not isinstance(drafter, NoDrafter):
-        assert sum(one.sequence.stats.drafted for one in got) > 0
+        assert sum(one.request.stats.drafted for one in got) > 0
         assert count_accepted(got) > 0
 
 
@@ -300,9 +300,9 @@ def second_turns(dtype: str) -> tuple[Case, ...]:
 
 def continued(first: list[Answer]) -> tuple[Case, ...]:
     """Return the second turn after each of these answers."""
-    turns = [(*one.sequence.tokens, *prompts()[2]) for one in first]
+    turns = [(*one.request.tokens, *prompts()[2]) for one in first]
     return tuple(
-        Case(turn, one.sequence.params) for turn, one in zip(turns, first, strict=True)
+        Case(turn, one.request.params) for turn, one in zip(turns, first, strict=True)
     )
 
 

@@ -27,12 +27,12 @@ def known(answers: Sequence[Answer]) -> Truth:
 
     Two of them must differ in prompt or seed.
     """
-    texts = {_name(answer.sequence): answer.tokens for answer in answers}
-    return lambda sequence: texts[_name(sequence)]
+    texts = {_name(answer.request): answer.tokens for answer in answers}
+    return lambda request: texts[_name(request)]
 
 
-def _name(sequence: Request) -> tuple[tuple[int, ...], int]:
-    return tuple(sequence.tokens[: sequence.prompt]), sequence.seed
+def _name(request: Request) -> tuple[tuple[int, ...], int]:
+    return tuple(request.tokens[: request.prompt]), request.seed
 
 
 class Foresight(Drafter):
@@ -48,7 +48,7 @@ class Foresight(Drafter):
         return chosen(self.chains(batch, nodes))
 
     def chains(self, batch: Batch, nodes: Sequence[int]) -> list[list[int]]:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return [[self.token_at(one, depth) for depth in range(n)] for one, n in pairs]
 
     def observe(
@@ -56,11 +56,11 @@ class Foresight(Drafter):
     ) -> None:
         self.observed += 1
 
-    def release(self, sequence: Request) -> None:
+    def release(self, request: Request) -> None:
         self.released += 1
 
-    def token_at(self, sequence: Request, depth: int) -> int:
-        rest = self.truth(sequence)[sequence.produced + depth :]
+    def token_at(self, request: Request, depth: int) -> int:
+        rest = self.truth(request)[request.produced + depth :]
         token = rest[0] if rest else 1
         if self.dice.random() < self.spoilt:
             return (token + 1 + self.dice.randrange(7)) % self.vocab
@@ -76,14 +76,14 @@ class RandomTree(Foresight):
         width = max(nodes)
         tokens = torch.zeros(len(nodes), width, dtype=torch.int64)
         parents = torch.full((len(nodes), width), -1)
-        pairs = zip(batch.sequences, nodes, strict=True)
-        for row, (sequence, count) in enumerate(pairs):
+        pairs = zip(batch.requests, nodes, strict=True)
+        for row, (request, count) in enumerate(pairs):
             depths: list[int] = []
             for node in range(count):
                 parent = self.dice.randrange(-1, node)
                 depths.append(depths[parent] + 1 if parent >= 0 else 0)
                 parents[row, node] = parent
-                tokens[row, node] = self.token_at(sequence, depths[node])
+                tokens[row, node] = self.token_at(request, depths[node])
         return Draft.padded(tokens, parents, torch.tensor(nodes), chain=False)
 
 
@@ -115,7 +115,7 @@ class Breaking(Foresight):
         if self._now("observe"):
             self.wrong(batch, [])
 
-    def release(self, sequence: Request) -> None:
+    def release(self, request: Request) -> None:
         if self.where == "release":
             raise RuntimeError("release broke")
 
@@ -135,9 +135,9 @@ class StatesRecorder(RandomTree):
         self.seen: dict[int, list[torch.Tensor]] = {}
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: torch.Tensor
+        self, request: Request, start: int, hidden: torch.Tensor
     ) -> None:
-        states = self.seen.setdefault(sequence.id, [])
+        states = self.seen.setdefault(request.id, [])
         assert sum(map(len, states)) == start
         states.append(hidden.clone())
 

@@ -29,7 +29,7 @@ class Markov:
     def __post_init__(self) -> None:
         self.draws = NoiseStreams(len(self.table), shared=True)
 
-    def sequence(
+    def request(
         self,
         tokens: list[int],
         name: int = 0,
@@ -43,30 +43,30 @@ class Markov:
         )
         return Request(name, list(tokens), len(tokens), params, seed=name)
 
-    def batch(self, *sequences: Request) -> Batch:
-        return Batch(sequences, self.draws, self.trees)
+    def batch(self, *requests: Request) -> Batch:
+        return Batch(requests, self.draws, self.trees)
 
     def round(
-        self, drafter: Drafter, sequences: list[Request], nodes: int
+        self, drafter: Drafter, requests: list[Request], nodes: int
     ) -> list[list[int]]:
         """One round of all sequences; returns what each wrote."""
-        batch = self.batch(*sequences)
-        draft = drafter.propose(batch, [nodes] * len(sequences))
+        batch = self.batch(*requests)
+        draft = drafter.propose(batch, [nodes] * len(requests))
         self.drafts.append(draft)
         logits, kept, added = [], [], []
-        for row, sequence in enumerate(sequences):
-            logits.append(self.table[[sequence.tokens[-1], *draft.trees[row].tokens]])
-            key, tree = self.draws.key(sequence), draft.trees[row]
+        for row, request in enumerate(requests):
+            logits.append(self.table[[request.tokens[-1], *draft.trees[row].tokens]])
+            key, tree = self.draws.key(request), draft.trees[row]
             keys = None if key is None else [extended(key, p) for p in tree.paths]
-            path, token = follow(choose(logits[-1], sequence.params, keys), tree)
+            path, token = follow(choose(logits[-1], request.params, keys), tree)
             kept.append(path)
             added.append(token)
         verdict = Verdict(kept, added, draft.nodes)
         drafter.observe(batch, draft, verdict, Scores(tuple(logits)))
         said = verdict.said(draft)
-        for sequence, tokens in zip(sequences, said, strict=True):
-            sequence.tokens += tokens
-            sequence.rounds += 1
+        for request, tokens in zip(requests, said, strict=True):
+            request.tokens += tokens
+            request.rounds += 1
         return said
 
 

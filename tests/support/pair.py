@@ -168,13 +168,13 @@ def served_logits(
     ones as a chain of draft tokens.
     """
     params = SamplingParams(max_tokens=20)
-    sequence = Request(1, tokens[: end + 1], 2, params, seed=0)
+    request = Request(1, tokens[: end + 1], 2, params, seed=0)
     target.open(1, 32)
     text = Read(1, 0, tokens[:end], keep=0)
     _, states = target.read_hidden([text], drafter.hidden_layers)
     target.close(1)
-    drafter.on_hidden_states(sequence, 0, states)
-    read = drafter.prefill(sequence)
+    drafter.on_hidden_states(request, 0, states)
+    read = drafter.prefill(request)
     logits = [drafter.logits([read])]
     past = read.past + len(read.tokens)
     for step in range(steps - 1):

@@ -141,7 +141,7 @@ class Answer:
 
     @property
     def tokens(self) -> list[int]:
-        return self.sequence.tokens[self.sequence.prompt :]
+        return self.request.tokens[self.request.prompt :]
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
@@ -154,7 +154,7 @@ class Answer:
     @property
     def said(self) -> tuple[list[int], str, str | None]:
         """All that must not depend on the drafter."""
-        return self.tokens, self.text, self.sequence.finish_reason
+        return self.tokens, self.text, self.request.finish_reason
 
 
 def engine(
@@ -174,9 +174,9 @@ def engine(
 def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
     """Run the requests together to their end."""
     answers = [Answer(request.sequence(loop.target.eos), []) for request in requests]
-    by_id = {answer.sequence.id: answer for answer in answers}
+    by_id = {answer.request.id: answer for answer in answers}
     for answer in answers:
-        loop.add(answer.sequence)
+        loop.add(answer.request)
     while not loop.idle:
         for delta in loop.step():
             by_id[delta.id].deltas.append(delta)
@@ -199,7 +199,7 @@ def outputs(answers: Sequence[Answer]) -> list[tuple[list[int], str, str | None]
 
 def count_accepted(answers: Sequence[Answer]) -> int:
     """Return how many draft tokens of all answers were accepted."""
-    return sum(answer.sequence.stats.accepted for answer in answers)
+    return sum(answer.request.stats.accepted for answer in answers)
 
 
 def emptied(model: Model) -> None:
@@ -275,7 +275,7 @@ def sayings() -> tuple[tuple[int, ...], ...]:
         for heat in (0.0, 0.7)
     ]
     answers = finish(engine(target()), asked)
-    return tuple(tuple(answer.sequence.tokens) for answer in answers)
+    return tuple(tuple(answer.request.tokens) for answer in answers)
 
 
 @cache

@@ -87,9 +87,9 @@ def differing(model: Model) -> tuple[tuple[str, ...], int, int]:
             got += finish(loop, part)
             assert loop.failed is None, loop.failed
         wrong += [name] if said(got) != said(truth) else []
-        accepted += sum(answer.sequence.stats.accepted for answer in got)
+        accepted += sum(answer.request.stats.accepted for answer in got)
         refused += sum(
-            answer.sequence.stats.drafted - answer.sequence.stats.accepted
+            answer.request.stats.drafted - answer.request.stats.accepted
             for answer in got
         )
     return tuple(wrong), accepted, refused

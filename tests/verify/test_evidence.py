@@ -177,7 +177,7 @@ def test_threshold_recovers_from_unpredictable_texts() -> None:
 @pytest.mark.parametrize("bad", BAD)
 def test_recycling_keeps_only_finite_logits(bad: float) -> None:
     drafter, vocab = RecyclingDrafter(), target().vocab
-    one = Case(prompts()[0], SamplingParams(temperature=0.8)).sequence(frozenset())
+    one = Case(prompts()[0], SamplingParams(temperature=0.8)).request(frozenset())
     batch = Batch((one,), NoiseStreams(vocab, shared=True))
     verdict = Verdict([[]], [5], 0)
     usual, odd = torch.randn(2, 1, vocab), torch.full((1, vocab), bad)

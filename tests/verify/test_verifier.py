@@ -34,7 +34,7 @@ def decided(one: Request, draws: NoiseStreams, tree: DraftTree, logits: torch.Te
     return verifier.verify(batch, draft, distributions)
 
 
-def sequence(**params) -> Request:
+def request(**params) -> Request:
     return Request(1, list(TEXT), 3, SamplingParams(**params), seed=7, eos=frozenset())
 
 
@@ -42,7 +42,7 @@ def sequence(**params) -> Request:
 @pytest.mark.parametrize("name", PARAMS)
 def test_what_is_drawn_in_one_pass_is_what_rule_draws(name, dtype):
     """In C only where logits are float32."""
-    one, draws = sequence(**PARAMS[name]), NoiseStreams(VOCAB, shared=True)
+    one, draws = request(**PARAMS[name]), NoiseStreams(VOCAB, shared=True)
     logits = (2 * torch.randn(4, VOCAB)).to(dtype)
     (own,) = decided(one, draws, DraftTree(), logits[:1]).added
     # one that is accepted, one that is not, and one that may
@@ -88,7 +88,7 @@ def test_draft_token_that_no_distribution_follows_is_last_token():
         )
 
     one, draws = (
-        sequence(temperature=0.7, processors=(forbids,)),
+        request(temperature=0.7, processors=(forbids,)),
         NoiseStreams(VOCAB, shared=True),
     )
     logits = 2 * torch.randn(2, VOCAB)

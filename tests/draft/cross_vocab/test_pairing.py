@@ -41,14 +41,14 @@ def test_contract_is_kept_in_the_loop(enough, clause):
 @pytest.mark.parametrize(("how", "enough", "name"), EITHER_WAY)
 def test_shared_tokens_are_used_where_they_are_enough(how, enough, name):
     drafter = CrossVocabularyDrafter(pair(how, DTYPE), enough)
-    sequence = Case(prompts()[3], GREEDY).sequence(target(DTYPE).eos)
-    drafter.propose(Batch((sequence,), NoiseStreams(8192, shared=True)), [2])
+    request = Case(prompts()[3], GREEDY).request(target(DTYPE).eos)
+    drafter.propose(Batch((request,), NoiseStreams(8192, shared=True)), [2])
     assert type(drafter._drafter) is method(name)
 
 
 def test_before_the_first_text_there_is_nothing_to_release():
     drafter = CrossVocabularyDrafter(pair(NEAR, DTYPE))
-    drafter.release(Case(prompts()[0]).sequence(target(DTYPE).eos))
+    drafter.release(Case(prompts()[0]).request(target(DTYPE).eos))
     assert drafter._drafter is None
 
 
@@ -63,4 +63,4 @@ def test_folder_of_another_tokenizer_drafts_and_changes_no_text(tmp_path):
         answer.said for answer in plain(target(DTYPE), asked)
     ]
     assert loop.failed is None
-    assert sum(answer.sequence.stats.accepted for answer in got) > 20
+    assert sum(answer.request.stats.accepted for answer in got) > 20

@@ -14,8 +14,8 @@ from running import DTYPE, Case, engine, finish, plain, prompts, target, tokeniz
 GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
-def sequence(text: str, params: SamplingParams = GREEDY) -> Request:
-    return Case(tuple(tokenizer()(text)["input_ids"]), params).sequence(
+def request(text: str, params: SamplingParams = GREEDY) -> Request:
+    return Case(tuple(tokenizer()(text)["input_ids"]), params).request(
         target(DTYPE).eos
     )
 
@@ -45,7 +45,7 @@ def test_text_is_unchanged_and_draft_tokens_are_accepted(how, temperature, rule)
     loop = engine(target(DTYPE), StringMatchDrafter(pair(how, DTYPE)), 3, rule=rule)
     got = finish(loop, asked)
     assert loop.failed is None
-    assert sum(answer.sequence.stats.accepted for answer in got) > 3
+    assert sum(answer.request.stats.accepted for answer in got) > 3
     if rule == "match" or temperature == 0:
         assert [answer.said for answer in got] == [
             answer.said for answer in plain(target(DTYPE), asked)
@@ -58,7 +58,7 @@ def test_draft_model_reads_text_as_its_own_tokenizer_spells_it(how):
         "Rivers carry water from the mountains to the sea, 12 miles away. Ein Fluß "
         "fließt; 你好!"
     )
-    drafter, one = StringMatchDrafter(pair(how, DTYPE)), sequence(text)
+    drafter, one = StringMatchDrafter(pair(how, DTYPE)), request(text)
     whole, one.tokens = one.tokens, one.tokens[:3]
     for token in whole[3:]:
         draft_tokens(drafter, one, 2)
@@ -71,7 +71,7 @@ def test_draft_model_reads_text_as_its_own_tokenizer_spells_it(how):
 
 def test_special_tokens_are_told_by_role_or_name():
     drafter = StringMatchDrafter(pair(NEAR, DTYPE))
-    one = sequence("<|user|>\nHello<|end|>\n<|assistant|>\n")
+    one = request("<|user|>\nHello<|end|>\n<|assistant|>\n")
     draft_tokens(drafter, one, 1)
     told = NEAR.tokenizer().convert_ids_to_tokens(drafter._copies[one.id].ids)
     assert "".join(told) == "<|user|>ĊHello</s>Ċ<|assistant|>Ċ"
@@ -82,7 +82,7 @@ def test_draft_tokens_are_what_draft_model_writes_in_targets_tokens():
     both, drafter, one = (
         pair(FAR, DTYPE),
         StringMatchDrafter(pair(FAR, DTYPE)),
-        sequence("Rivers carry water from the mountains to"),
+        request("Rivers carry water from the mountains to"),
     )
     wrote = list(both.draft.follow(b"", both.target.text(one.tokens)))
     start = len(wrote)
@@ -110,7 +110,7 @@ def test_end_of_text_ends_draft_tokens_in_targets_own_token():
     assert answer.tokens[-1] == 0
     drafter, one = (
         StringMatchDrafter(pair(Foreign(one_in=8192), DTYPE)),
-        answer.sequence,
+        answer.request,
     )
     said, one.tokens = one.tokens, one.tokens[: one.prompt]
     ends = []
@@ -134,7 +134,7 @@ def test_drawn_with_targets_noise_more_draft_tokens_come_true():
         )
         drafter, right = StringMatchDrafter(pair(NEAR, DTYPE)), 0
         for answer in texts:
-            one = answer.sequence
+            one = answer.request
             said, one.tokens = one.tokens, one.tokens[: one.prompt]
             while len(one.tokens) < len(said):
                 right += draft_tokens(drafter, one, 1, shared=shared) == [
@@ -147,5 +147,5 @@ def test_drawn_with_targets_noise_more_draft_tokens_come_true():
 
 
 def test_no_draft_tokens_beyond_the_draft_models_context():
-    one = sequence("a b c d e f g h " * 160)
+    one = request("a b c d e f g h " * 160)
     assert draft_tokens(StringMatchDrafter(pair(FAR, DTYPE)), one, 3) == []

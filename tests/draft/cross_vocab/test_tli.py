@@ -57,7 +57,7 @@ def case(seed: int, **params: float) -> Case:
 def accepted(drafter, temperature: float, rule: str = "match") -> int:
     loop = engine(target(DTYPE), drafter, 3, rule=rule)
     answers = finish(loop, requests(temperature))
-    return sum(answer.sequence.stats.accepted for answer in answers)
+    return sum(answer.request.stats.accepted for answer in answers)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -67,7 +67,7 @@ def test_the_text_is_that_of_plain_decoding(how, temperature):
     got = finish(loop, requests(temperature))
     assert outputs(got) == outputs(plain(target(DTYPE), requests(temperature)))
     assert loop.failed is None
-    assert sum(answer.sequence.stats.accepted for answer in got) > 20
+    assert sum(answer.request.stats.accepted for answer in got) > 20
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -134,7 +134,7 @@ def test_acceptance_follows_the_two_distributions(temperature):
     drafts, targets = pair(NEAR, DTYPE).translation.shared
     kept, probabilities = [], []
     for answer in answers:
-        tokens, place = answer.sequence.tokens, answer.sequence.prompt
+        tokens, place = answer.request.tokens, answer.request.prompt
         spellings = [pair(NEAR, DTYPE).translation.spellings[token] for token in tokens]
         p = (distribution(target(DTYPE), tokens) / temperature).softmax(-1)
         written = [spelt for ids in spellings for spelt in ids]

@@ -64,21 +64,21 @@ def one(heat: float = 0) -> Request:
 
 
 def propose(
-    drafter: Drafter, *sequences: Request, trees: bool = True, **known: float
+    drafter: Drafter, *requests: Request, trees: bool = True, **known: float
 ) -> Draft:
-    batch = Batch(sequences, NoiseStreams(100, shared=True), trees, **known)
-    return drafter.propose(batch, [8] * len(sequences))
+    batch = Batch(requests, NoiseStreams(100, shared=True), trees, **known)
+    return drafter.propose(batch, [8] * len(requests))
 
 
 def test_member_without_probabilities_counts_by_acceptance():
     mute = Says((1, -1, 0.0), (2, 0, 0.0), silent=True)
-    both, sequence = CascadeDrafter([mute, Says()]), one()
+    both, request = CascadeDrafter([mute, Says()]), one()
     for turn in range(200):
-        propose(both, sequence)
+        propose(both, request)
         said = [1, 9] if turn % 2 else [1, 2, 7]
-        both.update(sequence, both._trees.pop(sequence.id), said)
+        both.update(request, both._trees.pop(request.id), said)
     expected = pytest.approx({(1,): 1.0, (1, 2): 0.5}, abs=0.05)
-    assert paths(propose(both, sequence)) == expected
+    assert paths(propose(both, request)) == expected
 
 
 def test_cascade_asks_next_only_where_first_is_not_sure():
@@ -140,22 +140,22 @@ def test_member_without_expected_gain_is_tried_again():
 
 
 def test_prefill_time_of_a_member_is_ignored():
-    both, sequence = CascadeDrafter([Says((1, -1, 0.2)), Says((3, -1, 0.9))]), one()
-    propose(both, sequence)
+    both, request = CascadeDrafter([Says((1, -1, 0.2)), Says((3, -1, 0.9))]), one()
+    propose(both, request)
     assert both._took == [0.0, 0.0]
     both.rest(1.0)
-    propose(both, sequence)
+    propose(both, request)
     assert min(both._took) > 0
     both._took = [0.0, 0.0]
     both.rest(1.0)
     both.rest(1.0)
-    propose(both, sequence)
+    propose(both, request)
     # it was not asked in the last round, and has that to catch up with
     assert both._took == [0.0, 0.0]
     both._took = [9.0, 9.0]
     both.rest(1.0)
     both.rest(1.0)
-    propose(both, sequence)
+    propose(both, request)
     assert max(both._took) < 9, "but it takes no longer than that with it"
 
 
@@ -190,9 +190,9 @@ def test_expensive_scoring_leaves_no_expected_gain():
 def test_scoring_cost_is_learnt_in_pure_rounds():
     both, new, running = CascadeDrafter([Says((1, -1, 0.5)), Says()]), one(), one()
     running.rounds = 1
-    for sequence, scored in ((new, None), (running, 1)):
-        draft = propose(both, sequence)
-        batch = Batch((sequence,), NoiseStreams(100, shared=True))
+    for request, scored in ((new, None), (running, 1)):
+        draft = propose(both, request)
+        batch = Batch((request,), NoiseStreams(100, shared=True))
         scores = Scores((torch.zeros(2, 100),))
         both.observe(batch, draft, Verdict([[]], [7], 0), scores)
         assert both._scored == scored
@@ -224,12 +224,12 @@ def test_each_member_gets_its_own_floor():
 
 def test_overconfident_member_runs_less():
     boasts = Says((3, -1, 0.9), (4, 0, 0.8))
-    both, sequence = CascadeDrafter([Says((1, -1, 0.2)), boasts]), one()
+    both, request = CascadeDrafter([Says((1, -1, 0.2)), boasts]), one()
     for said in ([7],) * 200:
-        propose(both, sequence)
-        both.update(sequence, both._trees.pop(sequence.id), said)
+        propose(both, request)
+        both.update(request, both._trees.pop(request.id), said)
     asked, both._took[1] = boasts.asked, 1.0
-    propose(both, sequence, pace=0.5)
+    propose(both, request, pace=0.5)
     # 1.7 draft tokens, of which a fifth at most is believed
     assert boasts.asked == asked
     drawn = one(heat=1)
@@ -313,7 +313,7 @@ def test_text_is_unchanged_and_members_learn(rule):
     got = finish(loop, asked)
     assert outputs(got) == outputs(plain(target(DTYPE), asked))
     assert loop.failed is None
-    assert sum(answer.sequence.stats.accepted for answer in got) > 40
+    assert sum(answer.request.stats.accepted for answer in got) > 40
     assert drafter._trees == {}
     assert drafter._last_round == [set(), set()]
     for part in drafter.members:
@@ -326,7 +326,7 @@ class Gets(Says):
         self.hidden_layers, self.seen = layers, torch.empty(0)
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: torch.Tensor
+        self, request: Request, start: int, hidden: torch.Tensor
     ) -> None:
         self.seen = hidden
 

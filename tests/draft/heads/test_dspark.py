@@ -82,7 +82,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
         drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")), (3, 6))
         assert not hasattr(drafter.blocks._markov, "markov_w2")
         params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
-        one = Case(prompts()[1], params).sequence(target("bfloat16").eos)
+        one = Case(prompts()[1], params).request(target("bfloat16").eos)
         drafter.on_hidden_states(
             one,
             0,

@@ -68,7 +68,7 @@ def answered(folder: Path) -> list[tuple[list[int], int, int]]:
     answers = finish(
         engine(shipped(DTYPE), drafter, 3), [Case(one, params) for one in prompts()[:2]]
     )
-    stats = [one.sequence.stats for one in answers]
+    stats = [one.request.stats for one in answers]
     return [
         (one.tokens, stat.drafted, stat.accepted)
         for one, stat in zip(answers, stats, strict=True)

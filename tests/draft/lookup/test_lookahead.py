@@ -37,7 +37,7 @@ def test_pool_continues_from_the_last_one_or_two_tokens():
 
 def test_what_followed_last_token_is_drafted_and_rest_is_window():
     drafter, target = LookaheadDrafter(), Markov(noisy(20))
-    draft = drafter.propose(target.batch(target.sequence([1, 2, 3, 1, 4, 5, 1])), [16])
+    draft = drafter.propose(target.batch(target.request([1, 2, 3, 1, 4, 5, 1])), [16])
     check_form(draft, [16], 20)
     found = branches(draft)
     assert [4, 5] in found
@@ -54,7 +54,7 @@ def test_what_followed_last_token_is_drafted_and_rest_is_window():
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8, 16, 64])
 def test_sizes_adapt_to_what_is_asked(nodes):
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
-    one = target.sequence([1, 2, 3, 1, 4, 5, 1])
+    one = target.request([1, 2, 3, 1, 4, 5, 1])
     for _ in range(20):
         target.round(drafter, [one], nodes)
         check_form(target.drafts[-1], [nodes], 40)
@@ -65,7 +65,7 @@ def test_sizes_adapt_to_what_is_asked(nodes):
 def test_grams_of_the_window_end_with_the_targets_token(temperature):
     """The likeliest one: noise is known only of the text itself."""
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
-    one = target.sequence([1, 2, 3, 4, 5, 6, 7], 5, temperature=temperature)
+    one = target.request([1, 2, 3, 4, 5, 6, 7], 5, temperature=temperature)
     checked = 0
     for _ in range(30):
         place = len(one.tokens) - 1
@@ -81,7 +81,7 @@ def test_grams_of_the_window_end_with_the_targets_token(temperature):
 def rounds_of(
     drafter: LookaheadDrafter, target: Markov, temperature: float, rounds: int = 150
 ) -> float:
-    one = target.sequence([0, 1, 2, 3], 3, temperature=temperature)
+    one = target.request([0, 1, 2, 3], 3, temperature=temperature)
     for _ in range(rounds):
         target.round(drafter, [one], 16)
     return (len(one.tokens) - 4) / rounds
@@ -96,7 +96,7 @@ def test_the_window_finds_text():
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_place_keeps_its_draft_tokens_however_far_text_has_come(more):
     drafter, target = LookaheadDrafter(), Markov(noisy(200))
-    one = target.sequence([1, 2, 3, 4, 5, 6, 7])
+    one = target.request([1, 2, 3, 4, 5, 6, 7])
     for _ in range(5):
         target.round(drafter, [one], 16)
     window = drafter._texts[0].window
@@ -112,7 +112,7 @@ def test_place_keeps_its_draft_tokens_however_far_text_has_come(more):
 
 def test_where_trees_are_not_verified_the_pool_is_copied():
     drafter, target = LookaheadDrafter(), Markov(noisy(20), trees=False)
-    one = target.sequence([1, 2, 3, 1, 4, 5, 1])
+    one = target.request([1, 2, 3, 1, 4, 5, 1])
     draft = drafter.propose(target.batch(one), [8])
     assert draft.chain
     assert branches(draft)[-1] == [4, 5, 1, 4, 5, 1, 4, 5]
@@ -123,7 +123,7 @@ def test_draft_tokens_of_its_own_are_needed_to_learn():
     as it was.
     """
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
-    one = target.sequence([1, 2, 3, 4, 5, 6, 7])
+    one = target.request([1, 2, 3, 4, 5, 6, 7])
     target.round(drafter, [one], 16)
     window = drafter._texts[0].window
     for nodes in (0, 0):
@@ -146,7 +146,7 @@ def test_draft_tokens_of_its_own_are_needed_to_learn():
 
 def test_nothing_is_copied_after_the_end_of_text():
     drafter, target = LookaheadDrafter(), Markov(noisy(20), trees=False)
-    one = target.sequence([1, 2, 3, 1, 4, 5, 1])
+    one = target.request([1, 2, 3, 1, 4, 5, 1])
     one.eos = frozenset({4})
     assert branches(drafter.propose(target.batch(one), [8])) == [[4]]
 
@@ -157,7 +157,7 @@ def test_bfloat16_logits_are_learnt_from():
 
 def test_the_source_of_an_encoder_decoder_is_copied_from_too():
     target, drafter = Markov(noisy(20), trees=False), LookaheadDrafter()
-    one = target.sequence([0, 7, 5], temperature=0)
+    one = target.request([0, 7, 5], temperature=0)
     one.source = (4, 5, 6, 8, 2)
     draft = drafter.propose(target.batch(one), [3])
     assert draft.tokens[0].tolist() == [6, 8, 2]

@@ -13,7 +13,7 @@ EOS = 3
 tokens_of_few = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
-def sequence(
+def request(
     tokens: list[int], id: int = 0, eos: frozenset[int] = frozenset()
 ) -> Request:
     return Request(
@@ -21,8 +21,8 @@ def sequence(
     )
 
 
-def batch(*sequences: Request) -> Batch:
-    return Batch(sequences, NoiseStreams(8, shared=True))
+def batch(*requests: Request) -> Batch:
+    return Batch(requests, NoiseStreams(8, shared=True))
 
 
 def draft_tokens(draft: Draft) -> list[list[int]]:
@@ -56,7 +56,7 @@ def test_draft_tokens_are_those_of_a_plain_search(
 ) -> None:
     drafter = NgramDrafter(max_ngram=smallest + more, min_ngram=smallest)
     expected = searched(tokens, range(smallest, smallest + more + 1), budget)
-    assert propose(drafter, sequence(tokens), budget) == expected
+    assert propose(drafter, request(tokens), budget) == expected
 
 
 @given(
@@ -66,11 +66,11 @@ def test_draft_tokens_are_those_of_a_plain_search(
 def test_text_that_grew_is_drafted_like_same_text_at_once(
     start: list[int], grown: list[list[int]]
 ) -> None:
-    drafter, growing = NgramDrafter(), sequence(start)
+    drafter, growing = NgramDrafter(), request(start)
     for new in [[], *grown]:
         growing.tokens.extend(new)
         assert propose(drafter, growing, 6) == propose(
-            NgramDrafter(), sequence(growing.tokens), 6
+            NgramDrafter(), request(growing.tokens), 6
         )
 
 
@@ -81,25 +81,26 @@ def test_text_that_grew_is_drafted_like_same_text_at_once(
 def test_rounds_without_a_budget_lose_nothing(
     start: list[int], rounds: list[tuple[int, int]]
 ) -> None:
-    drafter, growing = NgramDrafter(), sequence(start)
+    drafter, growing = NgramDrafter(), request(start)
     for token, budget in rounds:
         growing.tokens.append(token)
         assert propose(drafter, growing, budget) == propose(
-            NgramDrafter(), sequence(growing.tokens), budget
+            NgramDrafter(), request(growing.tokens), budget
         )
 
 
 @given(tokens_of_few, st.integers(1, 9))
 def test_nothing_follows_an_end_of_text(tokens: list[int], budget: int) -> None:
-    free = propose(NgramDrafter(), sequence(tokens), budget)
-    bound = propose(NgramDrafter(), sequence(tokens, eos=frozenset({EOS})), budget)
+    free = propose(NgramDrafter(), request(tokens), budget)
+    bound = propose(NgramDrafter(), request(tokens, eos=frozenset({EOS})), budget)
     assert bound == (free[: free.index(EOS) + 1] if EOS in free else free)
 
 
 def test_only_the_first_end_of_text_is_drafted() -> None:
-    assert propose(
-        NgramDrafter(), sequence([EOS, 1, EOS], eos=frozenset({EOS})), 4
-    ) == [1, EOS]
+    assert propose(NgramDrafter(), request([EOS, 1, EOS], eos=frozenset({EOS})), 4) == [
+        1,
+        EOS,
+    ]
 
 
 class Counted(list):
@@ -114,7 +115,7 @@ class Counted(list):
 
 @pytest.mark.parametrize("length", [50, 5000])
 def test_a_round_reads_the_new_tokens_only(length: int) -> None:
-    drafter, growing = NgramDrafter(max_ngram=4), sequence([])
+    drafter, growing = NgramDrafter(max_ngram=4), request([])
     growing.tokens = Counted([token % 7 for token in range(length)])
     propose(drafter, growing, 8)
     before = growing.tokens.reads
@@ -126,22 +127,22 @@ def test_a_round_reads_the_new_tokens_only(length: int) -> None:
 
 
 def test_the_most_recent_occurrence_wins() -> None:
-    assert propose(NgramDrafter(), sequence([1, 2, 5, 1, 2, 6, 1, 2]), 2) == [6, 1]
+    assert propose(NgramDrafter(), request([1, 2, 5, 1, 2, 6, 1, 2]), 2) == [6, 1]
 
 
 def test_a_longer_match_wins_over_a_more_recent_one() -> None:
     text = [1, 2, 5, 7, 2, 6, 1, 2]
-    assert propose(NgramDrafter(max_ngram=2), sequence(text), 1) == [5]
-    assert propose(NgramDrafter(max_ngram=1), sequence(text), 1) == [6]
+    assert propose(NgramDrafter(max_ngram=2), request(text), 1) == [5]
+    assert propose(NgramDrafter(max_ngram=1), request(text), 1) == [6]
 
 
 def test_a_repetition_fills_the_whole_budget() -> None:
-    assert propose(NgramDrafter(), sequence([4, 4]), 5) == [4] * 5
+    assert propose(NgramDrafter(), request([4, 4]), 5) == [4] * 5
     assert copied([0, 1, 2], 1, 5) == [1, 2, 1, 2, 1]
 
 
 def test_a_text_without_repetition_gets_no_draft_token() -> None:
-    draft = NgramDrafter().propose(batch(sequence([1, 2, 3, 4])), [8])
+    draft = NgramDrafter().propose(batch(request([1, 2, 3, 4])), [8])
     assert draft.count.tolist() == [0]
     assert draft.nodes == 0
 
@@ -149,10 +150,10 @@ def test_a_text_without_repetition_gets_no_draft_token() -> None:
 def test_sequences_of_one_batch_keep_to_their_own_text_and_budget() -> None:
     drafter = NgramDrafter()
     texts = [
-        sequence([1, 2, 1], id=1),
-        sequence([5, 6, 7, 5], id=2),
-        sequence([1, 3, 1], id=3),
-        sequence([9], id=4),
+        request([1, 2, 1], id=1),
+        request([5, 6, 7, 5], id=2),
+        request([1, 3, 1], id=3),
+        request([9], id=4),
     ]
     draft = drafter.propose(batch(*texts), [2, 3, 0, 4])
     assert draft_tokens(draft) == [[2, 1], [6, 7, 5], [], []]
@@ -162,11 +163,11 @@ def test_sequences_of_one_batch_keep_to_their_own_text_and_budget() -> None:
 
 def test_release_forgets_the_text() -> None:
     drafter = NgramDrafter()
-    propose(drafter, sequence([1, 2, 1], id=7), 1)
-    drafter.release(sequence([], id=7))
-    assert propose(drafter, sequence([1, 9], id=7), 1) == []
-    drafter.release(sequence([], id=7))
-    drafter.release(sequence([], id=8))
+    propose(drafter, request([1, 2, 1], id=7), 1)
+    drafter.release(request([], id=7))
+    assert propose(drafter, request([1, 9], id=7), 1) == []
+    drafter.release(request([], id=7))
+    drafter.release(request([], id=8))
     assert drafter._indexes == {}
 
 

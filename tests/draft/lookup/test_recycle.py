@@ -54,7 +54,7 @@ def test_draft_tokens_follow_what_the_target_found_likely():
     for token in range(16):
         table[token, (token + 1) % 8], table[token, (token + 1) % 8 + 8] = 3.0, 2.0
     target, drafter = Markov(table), recycle.RecyclingDrafter()
-    one = target.sequence([0], temperature=0)
+    one = target.request([0], temperature=0)
     for _ in range(12):
         target.round(drafter, [one], 6)
     last = one.tokens[-1]
@@ -65,7 +65,7 @@ def test_draft_tokens_follow_what_the_target_found_likely():
 
 def test_a_chain_is_given_where_trees_are_not_verified():
     target, drafter = Markov(noisy(32, 3.0), trees=False), recycle.RecyclingDrafter()
-    one = target.sequence([0], temperature=0)
+    one = target.request([0], temperature=0)
     for _ in range(60):
         target.round(drafter, [one], 4)
     assert all(draft.chain for draft in target.drafts)
@@ -78,7 +78,7 @@ def test_probabilities_are_those_of_the_target_text(temperature):
     probabilities say.
     """
     target, drafter = Markov(noisy(24, 2.0)), recycle.RecyclingDrafter()
-    one = target.sequence([0], temperature=temperature)
+    one = target.request([0], temperature=temperature)
     promised = kept = 0.0
     for turn in range(200):
         said = target.round(drafter, [one], 12)[0]
@@ -99,7 +99,7 @@ class Blind(recycle.RecyclingDrafter):
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return super().propose(
-            Batch(batch.sequences, NoiseStreams(24, shared=False), batch.trees), nodes
+            Batch(batch.requests, NoiseStreams(24, shared=False), batch.trees), nodes
         )
 
 
@@ -107,7 +107,7 @@ def test_known_noise_makes_draft_tokens_accepted():
     target = Markov(noisy(24))
     lengths = []
     for drafter in (recycle.RecyclingDrafter(), Blind()):
-        one = target.sequence([0], 3)
+        one = target.request([0], 3)
         for _ in range(150):
             target.round(drafter, [one], 4)
         lengths.append(len(one.tokens))
@@ -116,7 +116,7 @@ def test_known_noise_makes_draft_tokens_accepted():
 
 def test_a_floor_leaves_out_what_is_not_worth_its_scoring():
     target, drafter = Markov(noisy(24)), recycle.RecyclingDrafter()
-    one = target.sequence([0])
+    one = target.request([0])
     for _ in range(100):
         target.round(drafter, [one], 8)
     draft = drafter.propose(Batch((one,), target.draws, floor=0.1), [16])
@@ -127,7 +127,7 @@ def test_a_floor_leaves_out_what_is_not_worth_its_scoring():
 
 def test_nothing_is_drafted_after_the_end_of_text():
     target, drafter = Markov(noisy(12, 2.0)), recycle.RecyclingDrafter()
-    one = target.sequence([0], temperature=0)
+    one = target.request([0], temperature=0)
     for _ in range(30):
         target.round(drafter, [one], 8)
     one.eos = frozenset(range(12))
@@ -142,11 +142,11 @@ def test_a_tenant_learns_nothing_from_another():
         recycle.RecyclingDrafter(),
         recycle.RecyclingDrafter(),
     )
-    theirs = target.sequence([0], 1, temperature=0, tenant="theirs")
+    theirs = target.request([0], 1, temperature=0, tenant="theirs")
     for _ in range(40):
         target.round(drafter, [theirs], 8)
     ours, alone = (
-        target.sequence(theirs.tokens[:3], 2, temperature=0, tenant="ours")
+        target.request(theirs.tokens[:3], 2, temperature=0, tenant="ours")
         for _ in range(2)
     )
     for _ in range(3):
@@ -165,12 +165,12 @@ def test_a_tenant_learns_nothing_from_another():
 
 def test_what_one_sequence_saw_serves_the_next_of_its_tenant():
     target, drafter = Markov(noisy(32, 3.0)), recycle.RecyclingDrafter()
-    first = target.sequence([0], 1, temperature=0)
+    first = target.request([0], 1, temperature=0)
     for _ in range(40):
         target.round(drafter, [first], 8)
     drafter.release(first)
     said = [
-        target.round(one, [target.sequence([0], 2, temperature=0)], 8)[0]
+        target.round(one, [target.request([0], 2, temperature=0)], 8)[0]
         for one in (drafter, recycle.RecyclingDrafter())
     ]
     assert said == [first.tokens[1 : 1 + len(said[0])], first.tokens[1:2]]
@@ -180,7 +180,7 @@ def test_what_one_sequence_saw_serves_the_next_of_its_tenant():
 def test_tenants_that_were_not_served_for_longest_are_forgotten():
     target, drafter = Markov(noisy(8)), recycle.RecyclingDrafter()
     crowd = [
-        target.sequence([0], turn, temperature=0, tenant=str(turn))
+        target.request([0], turn, temperature=0, tenant=str(turn))
         for turn in range(recycle.TENANTS + 2)
     ]
     target.round(drafter, crowd, 0)
@@ -191,7 +191,7 @@ def test_tenants_that_were_not_served_for_longest_are_forgotten():
 
 def test_bfloat16_logits_are_learnt_from():
     target, drafter = Markov(noisy(32, 3.0).bfloat16()), recycle.RecyclingDrafter()
-    one = target.sequence([0])
+    one = target.request([0])
     lengths = [len(target.round(drafter, [one], 8)[0]) for _ in range(100)]
     assert sum(lengths) > 150
 
@@ -212,7 +212,7 @@ def test_probability_is_learnt_and_starts_at_what_share_says():
 
 def test_source_of_an_encoder_decoder_gives_successors():
     target, drafter = Markov(noisy(20)), recycle.RecyclingDrafter()
-    one = target.sequence([0], temperature=0)
+    one = target.request([0], temperature=0)
     one.source = (13, 14, 15)
     target.round(drafter, [one], 4)
     assert drafter._memories[""].adjacency.read(13)[0] == [14]

@@ -119,12 +119,12 @@ def drafter(tmp_path_factory) -> RetrievalDrafter:
     return RetrievalDrafter(Datastore(folder, tokenizer()))
 
 
-def sequence(tokens: list[int], params: SamplingParams = GREEDY) -> Request:
+def request(tokens: list[int], params: SamplingParams = GREEDY) -> Request:
     return Request(1, list(tokens), 1, params, 0)
 
 
-def batch(*sequences: Request, **options) -> Batch:
-    return Batch(sequences, NoiseStreams(target().vocab, shared=True), **options)
+def batch(*requests: Request, **options) -> Batch:
+    return Batch(requests, NoiseStreams(target().vocab, shared=True), **options)
 
 
 def test_probabilities_are_calibrated(drafter):
@@ -135,7 +135,7 @@ def test_probabilities_are_calibrated(drafter):
     for text in clichés()[300:]:
         tokens = tokenizer()(text)["input_ids"]
         for place in range(4, len(tokens) - 4, 11):
-            draft = drafter.propose(batch(sequence(tokens[:place])), [8])
+            draft = drafter.propose(batch(request(tokens[:place])), [8])
             assert draft.probabilities is not None
             probabilities = draft.probabilities[0].tolist()
             pairs = zip(draft.trees[0].paths[1:], probabilities, strict=True)
@@ -158,7 +158,7 @@ def test_hot_text_is_predicted_less_surely(drafter):
     tokens = tokenizer()("once upon a")["input_ids"]
     found = []
     for heat in (0.0, 1.0):
-        one = sequence(tokens, SamplingParams(temperature=heat))
+        one = request(tokens, SamplingParams(temperature=heat))
         found.append(drafter.propose(batch(one), [3]).probabilities[0, 0])
     assert found[1] < found[0]
 
@@ -171,7 +171,7 @@ def test_a_longer_match_counts_more():
 
 def test_it_says_what_followed(drafter):
     text = "In the news: once more into the"
-    draft = drafter.propose(batch(sequence(tokenizer()(text)["input_ids"])), [1])
+    draft = drafter.propose(batch(request(tokenizer()(text)["input_ids"])), [1])
     word = tokenizer().decode(draft.tokens[0].tolist()).strip()
     assert word
     assert "fire".startswith(word)
@@ -179,19 +179,19 @@ def test_it_says_what_followed(drafter):
 
 def test_trees_where_they_are_verified_and_chains_where_not(drafter):
     tokens = tokenizer()("the end.")["input_ids"]
-    assert not drafter.propose(batch(sequence(tokens)), [8]).chain
-    alone = drafter.propose(batch(sequence(tokens), trees=False), [8])
+    assert not drafter.propose(batch(request(tokens)), [8]).chain
+    alone = drafter.propose(batch(request(tokens), trees=False), [8])
     assert alone.chain
     assert alone.count.tolist() == [8]
 
 
 def test_a_floor_and_a_short_match_are_respected(drafter):
     tokens = tokenizer()("once upon a")["input_ids"]
-    high = drafter.propose(batch(sequence(tokens), floor=0.9999), [8])
+    high = drafter.propose(batch(request(tokens), floor=0.9999), [8])
     assert high.count.tolist() == [0]
     strict = RetrievalDrafter(drafter._datastore, min_match=16)
-    assert strict.propose(batch(sequence(tokens)), [8]).count.tolist() == [0]
-    assert drafter.propose(batch(sequence(tokens)), [8]).count.tolist() == [8]
+    assert strict.propose(batch(request(tokens)), [8]).count.tolist() == [0]
+    assert drafter.propose(batch(request(tokens)), [8]).count.tolist() == [8]
 
 
 @pytest.mark.parametrize(

@@ -381,8 +381,8 @@ def test_an_answer_that_is_given_again_is_predicted_whole():
     want, loop = plain(target(), asked), engine(target(), drafter("suffix"), 8)
     first, second = (finish(loop, asked)[0] for _ in range(2))
     assert [first.said, second.said] == [want[0].said] * 2
-    assert second.sequence.stats.rounds < first.sequence.stats.rounds
-    assert second.sequence.stats.acceptance > 0.5
+    assert second.request.stats.rounds < first.request.stats.rounds
+    assert second.request.stats.acceptance > 0.5
 
 
 def test_a_history_is_written_and_read(tmp_path):

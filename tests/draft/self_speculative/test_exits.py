@@ -43,7 +43,7 @@ def test_text_is_that_of_plain_decoding(dtype, rule):
     assert drafter.skip == exit_after(6, 8)
     asked = requests()
     got = finish(engine(model, drafter, 5, slots=3, chunk=16, rule=rule), asked)
-    accepted = sum(answer.sequence.stats.accepted for answer in got)
+    accepted = sum(answer.request.stats.accepted for answer in got)
     assert accepted > 10
     rows = drafter.model.backend.early
     assert rows.kept > accepted
@@ -80,8 +80,8 @@ def test_trained_target_exits_in_the_middle():
     ]
     loop = engine(model, drafter, 3)
     got = finish(loop, asked)
-    assert max(one.sequence.rounds for one in got) < 40
-    assert sum(answer.sequence.stats.accepted for answer in got) > 40
+    assert max(one.request.rounds for one in got) < 40
+    assert sum(answer.request.stats.accepted for answer in got) > 40
     assert outputs(got) == outputs(plain(model, asked))
 
 

@@ -41,7 +41,7 @@ def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):
     asked = at_both_heats(24)[2:8]
     got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
     assert outputs(got) == outputs(plain(target(), asked))
-    kept = count_accepted(got) / sum(one.sequence.stats.drafted for one in got)
+    kept = count_accepted(got) / sum(one.request.stats.drafted for one in got)
     assert least <= kept <= most
 
 

@@ -21,7 +21,7 @@ def test_most_draft_tokens_are_accepted(source, bytes, kept):
     drafter = QuantizedDrafter.load(source, model, None)
     got = finish(engine(model, drafter, 3), at_both_heats(24))
     assert outputs(got) == outputs(plain(model, at_both_heats(24)))
-    stats = [one.sequence.stats for one in got]
+    stats = [one.request.stats for one in got]
     assert sum(one.accepted for one in stats) > kept * sum(one.drafted for one in stats)
     assert drafter.model.backend.bytes < bytes * 2 * model.parameters
 
@@ -44,7 +44,7 @@ def test_it_never_reads_a_prompt(chunk):
     backend.read, backend.grow = watched_read, watched_grow
     loop = engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4)
     got = finish(loop, at_both_heats(24))
-    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    assert sum(answer.request.stats.accepted for answer in got) > 0
     assert 0 < max(longest) <= max(FEW, 8)
 
 

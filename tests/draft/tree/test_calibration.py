@@ -135,11 +135,11 @@ def test_filtered_requests_spoil_no_calibration(name: str) -> None:
         )
     ]
     loop = engine(target(DTYPE), spoiled, 6)
-    others = [one.sequence.stats for one in finish(loop, filtered)]
+    others = [one.request.stats for one in finish(loop, filtered)]
     assert sum(one.drafted for one in others) > 4 * len(filtered)
-    after = [one.sequence.stats for one in finish(loop, greedy)]
+    after = [one.request.stats for one in finish(loop, greedy)]
     before = [
-        one.sequence.stats for one in finish(engine(target(DTYPE), fresh, 6), greedy)
+        one.request.stats for one in finish(engine(target(DTYPE), fresh, 6), greedy)
     ]
     assert loop.failed is None
     assert sum(one.drafted for one in after) > 0.8 * sum(one.drafted for one in before)

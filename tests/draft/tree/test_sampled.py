@@ -27,19 +27,17 @@ DRAFTER = torch.tensor(
 """Raw logits: after the last committed token, and after any draft token."""
 
 
-def sequence(seed: int = 3, **params: object) -> Request:
+def request(seed: int = 3, **params: object) -> Request:
     return Request(seed, [0, 1, 2, 3], 2, SamplingParams(**params), seed=seed)
 
 
 def batch(
-    *sequences: Request,
+    *requests: Request,
     lists: Lists = "distinct",
     shared: bool = False,
     trees: bool = True,
 ) -> Batch:
-    return Batch(
-        sequences, NoiseStreams(VOCAB, shared=shared, lists=lists), trees=trees
-    )
+    return Batch(requests, NoiseStreams(VOCAB, shared=shared, lists=lists), trees=trees)
 
 
 def grow(batch: Batch, shape: Shape) -> Draft:
@@ -64,12 +62,12 @@ def many(lists: Lists) -> tuple[Batch, Draft]:
     """A batch of ROWS sequences, and a tree of two children with one child each for
     every one of them.
     """
-    several = batch(*(sequence(seed) for seed in range(ROWS)), lists=lists)
+    several = batch(*(request(seed) for seed in range(ROWS)), lists=lists)
     return several, grow(several, full_tree((2, 1)))
 
 
 def test_siblings_carry_distribution_that_first_was_drawn_from() -> None:
-    draft = grow(batch(sequence(temperature=0.5)), full_tree((2, 2)))
+    draft = grow(batch(request(temperature=0.5)), full_tree((2, 2)))
     assert draft.parents.tolist() == [[-1, -1, 0, 0, 1, 1]]
     assert draft.count.tolist() == [6]
     assert not draft.chain
@@ -82,10 +80,10 @@ def test_a_chain_is_drawn_draft_token_by_draft_token() -> None:
     """The definition: the largest of log q + G at each depth, G being the drafter's own
     noise of that position.
     """
-    one = batch(*(sequence(seed) for seed in range(20)))
+    one = batch(*(request(seed) for seed in range(20)))
     draft = grow(one, full_tree((1, 1, 1)))
     assert draft.chain
-    for row, each in enumerate(one.sequences):
+    for row, each in enumerate(one.requests):
         tokens = draft.tokens[row].tolist()
         for depth, token in enumerate(tokens):
             distribution = DRAFTER[min(1, depth)]
@@ -127,7 +125,7 @@ def test_families_of_one_depth_are_drawn_independently() -> None:
 
 
 def test_under_shared_noise_list_holds_what_target_is_nearest_to() -> None:
-    one = sequence()
+    one = request()
     shared = batch(one, shared=True)
     draft = grow(shared, full_tree((2, 2)))
     assert draft.probs is None
@@ -144,13 +142,13 @@ def test_under_shared_noise_list_holds_what_target_is_nearest_to() -> None:
 
 @pytest.mark.parametrize("lists", ["distinct", "independent"])
 def test_a_greedy_list_is_the_likeliest_and_each_is_certain(lists: Lists) -> None:
-    draft = grow(batch(sequence(temperature=0.0), lists=lists), full_tree((3,)))
+    draft = grow(batch(request(temperature=0.0), lists=lists), full_tree((3,)))
     assert draft.tokens.tolist() == [[0, 1, 2]]
     assert torch.equal(draft.probs[0], torch.eye(VOCAB)[:3])
 
 
 def test_where_the_distribution_allows_fewer_there_are_fewer() -> None:
-    draft = grow(batch(sequence(top_k=2), sequence(4)), full_tree((3, 1)))
+    draft = grow(batch(request(top_k=2), request(4)), full_tree((3, 1)))
     assert draft.count.tolist() == [4, 6]
     assert draft.parents[0, :4].tolist() == [-1, -1, 0, 1]
     assert draft.parents[1].tolist() == [-1, -1, -1, 0, 1, 2]
@@ -167,7 +165,7 @@ def test_chain_ends_by_the_next_distribution_alone() -> None:
         asked.append((one.id, depth, distribution.tolist()))
         return depth == one.id - 3
 
-    free = batch(sequence(4), sequence(5), trees=False)
+    free = batch(request(4), request(5), trees=False)
     ending = replace(free, stops=stops)
     draft, whole = (
         grow(ending, full_tree((1, 1, 1, 1))),
@@ -186,7 +184,7 @@ def test_chain_ends_by_the_next_distribution_alone() -> None:
 
 @pytest.mark.parametrize("one", [{"lists": "one"}, {"trees": False}])
 def test_where_chains_are_verified_a_chain_is_drawn(one: dict) -> None:
-    draft = grow(batch(sequence(), **one), full_tree((2, 2)))
+    draft = grow(batch(request(), **one), full_tree((2, 2)))
     assert draft.chain
     assert draft.count.tolist() == [2]
 
@@ -197,7 +195,7 @@ def test_a_processor_that_fails_costs_its_draft_tokens_alone() -> None:
             raise RuntimeError("it knows no such text")
         return scores
 
-    draft = grow(batch(sequence(processors=(fails,)), sequence(4)), full_tree((2, 2)))
+    draft = grow(batch(request(processors=(fails,)), request(4)), full_tree((2, 2)))
     assert draft.count.tolist() == [2, 6]
 
 
@@ -216,7 +214,7 @@ def test_text_keeps_its_distribution(name: str) -> None:
     rule, rows = RULES[name], ROWS
     one, draft = many(rule.lists)
     target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])
-    noise = one.draws.verifying(one.sequences, draft)
+    noise = one.draws.verifying(one.requests, draft)
 
     def likely(draft: Draft) -> float:
         """p-value of the first token under the target's distribution."""

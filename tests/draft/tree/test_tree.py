@@ -29,14 +29,14 @@ SETTINGS = [(heat, {}) for heat in (0.0, 0.7, 1.0, 1.3)]
 SETTINGS += [(0.9, {"top_p": 0.9, "repetition_penalty": 1.2})]
 
 
-def sequence(temperature: float, tokens=(), **params: object) -> Request:
+def request(temperature: float, tokens=(), **params: object) -> Request:
     asked = SamplingParams(temperature=temperature, max_tokens=64, **params)
     text = list(tokens or prompts()[1])
     return Request(next(_ids), text, len(text), asked, seed=7, eos=target().eos)
 
 
-def batch(*sequences: Request, trees: bool = True, floor: float = 0.0) -> Batch:
-    return Batch(sequences, NoiseStreams(target().vocab, shared=True), trees, floor)
+def batch(*requests: Request, trees: bool = True, floor: float = 0.0) -> Batch:
+    return Batch(requests, NoiseStreams(target().vocab, shared=True), trees, floor)
 
 
 def child_distribution(
@@ -63,7 +63,7 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
     """Search with one reading of the whole text for each draft token, always after the
     likeliest one.
     """
-    one, most, confidence = sequence(temperature, **params), 9, Calibration()
+    one, most, confidence = request(temperature, **params), 9, Calibration()
     best: dict[tuple[int, ...], float] = {}
     waiting: dict[tuple[int, ...], float] = {(): 1.0}
     while len(best) <= most:
@@ -88,7 +88,7 @@ def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
 def test_one_call_grows_the_tree_that_levels_grow(
     temperature, most, trees, monkeypatch
 ):
-    check_growth(draft("bfloat16"), sequence, temperature, most, trees, monkeypatch)
+    check_growth(draft("bfloat16"), request, temperature, most, trees, monkeypatch)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -97,7 +97,7 @@ def test_one_call_grows_it_from_vocabulary_of_odd_size_too(temperature, monkeypa
     # so that the last ones are among the draft tokens
     hf.lm_head.weight.data[tiny_models.VOCAB :] *= 4
     model = Model(hf)
-    start = partial(sequence, tokens=tuple(range(5, 30)))
+    start = partial(request, tokens=tuple(range(5, 30)))
     drafted = check_growth(model, start, temperature, 60, True, monkeypatch)
     assert drafted & set(range(tiny_models.VOCAB, model.vocab))
 
@@ -106,7 +106,7 @@ def test_one_call_grows_it_from_vocabulary_of_odd_size_too(temperature, monkeypa
 def test_one_call_grows_it_from_some_ids_too(temperature, monkeypatch):
     model = Model.load(starter.draft(), dtype="bfloat16")
     ids = DraftVocabulary(model, 2000, {8191})
-    drafted = check_growth(model, sequence, temperature, 24, True, monkeypatch, ids)
+    drafted = check_growth(model, request, temperature, 24, True, monkeypatch, ids)
     assert drafted <= {*ids.tokens.tolist()}
 
 
@@ -119,8 +119,8 @@ def check_growth(
     if not isinstance(model.backend, GrowsTrees):
         pytest.skip("no native driver here")
 
-    def batch(*sequences: Request, **given) -> Batch:
-        return Batch(sequences, NoiseStreams(model.vocab, shared=True), **given)
+    def batch(*requests: Request, **given) -> Batch:
+        return Batch(requests, NoiseStreams(model.vocab, shared=True), **given)
 
     made = []
     for at_once in (True, False):
@@ -210,7 +210,7 @@ def test_a_confidence_learns_how_far_a_drafter_is_off():
 
 
 def test_floor_leaves_out_what_is_below_it_and_nothing_else():
-    one, other = sequence(1.0), sequence(1.0)
+    one, other = request(1.0), request(1.0)
     drafter = LanguageModelDrafter(draft())
     whole, floored = (
         paths(drafter.propose(batch(s, floor=f), [30]))
@@ -222,10 +222,10 @@ def test_floor_leaves_out_what_is_below_it_and_nothing_else():
 
 
 def test_nothing_follows_eos_and_processors_apply():
-    one = sequence(0.0)
+    one = request(0.0)
     first = paths(LanguageModelDrafter(draft()).propose(batch(one), [12]))
     likeliest = next(iter(first))[0]
-    ended = sequence(0.0)
+    ended = request(0.0)
     ended.eos = frozenset({likeliest})
     found = paths(LanguageModelDrafter(draft()).propose(batch(ended), [12]))
     assert not any(len(path) > 1 and path[0] == likeliest for path in found)
@@ -235,7 +235,7 @@ def test_nothing_follows_eos_and_processors_apply():
             raise RuntimeError("not after this")
         return scores
 
-    fussy = sequence(0.0, processors=(never,))
+    fussy = request(0.0, processors=(never,))
     found = paths(LanguageModelDrafter(draft()).propose(batch(fussy), [12]))
     assert (likeliest,) in found
     assert not any(len(path) > 1 and path[0] == likeliest for path in found)
@@ -247,7 +247,7 @@ def test_tree_is_no_deeper_than_the_text(left, shared, monkeypatch):
     """The last token is the target's own; and no level is asked for that could not be
     kept.
     """
-    one, model, reads = sequence(1.0), draft(), []
+    one, model, reads = request(1.0), draft(), []
     one.params = replace(one.params, max_tokens=left)
     read = model.backend.read
 
@@ -276,12 +276,12 @@ def test_trees_need_fewer_rounds_than_chains():
                 trees = breadth
 
                 def propose(self, batch, nodes):
-                    given = (batch.sequences, batch.draws, self.trees, batch.floor)
+                    given = (batch.requests, batch.draws, self.trees, batch.floor)
                     return super().propose(Batch(*given), nodes)
 
             got = finish(engine(target(DTYPE), Shaped(draft(DTYPE)), 12), asked)
             assert outputs(got) == outputs(plain(target(DTYPE), asked))
-            rounds.append(sum(answer.sequence.stats.rounds for answer in got))
+            rounds.append(sum(answer.request.stats.rounds for answer in got))
         assert rounds[0] < rounds[1]
 
 

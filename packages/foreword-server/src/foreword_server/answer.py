@@ -66,10 +66,10 @@ class Called:
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One sequence of the answer and what was parsed from its text."""
+    """One request of the answer and what was parsed from its text."""
 
     index: int
-    sequence: Request
+    request: Request
     parser: OutputParser
     text: str = ""
     reasoning: str = ""
@@ -105,10 +105,10 @@ class Choice:
         """Return the text of a delta; where special tokens are kept, for tags among
         them, without end-of-text.
         """
-        params = self.sequence.params
+        params = self.request.params
         ends = (
             delta.finish_reason == "stop"
-            and delta.tokens[-1] in self.sequence.eos
+            and delta.tokens[-1] in self.request.eos
             and not params.ignore_eos
         )
         return (
@@ -133,7 +133,7 @@ class Choice:
         """Return "stop", "length" or "tool_calls"; an aborted choice counts
         as stopped.
         """
-        reason = self.sequence.finish_reason or "stop"
+        reason = self.request.finish_reason or "stop"
         if self.calls and reason != "length":
             return "tool_calls"
         return "stop" if reason == "abort" else reason
@@ -141,7 +141,7 @@ class Choice:
     @property
     def tokens(self) -> int:
         """Tokens generated."""
-        return self.sequence.produced
+        return self.request.produced
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Answer:
         *,
         hidden: Callable[[str], str] = str,
     ) -> None:
-        """`arrived`: perf_counter() when the request came. `end` ends a sequence early.
+        """`arrived`: perf_counter() when the request came. `end` ends a request early.
         `llm` made the answer.
 
         `hidden` returns a text without the folders of this machine.
@@ -181,8 +181,8 @@ class Answer:
         self.arrived = arrived
         self.created = int(time())
         self.choices = [
-            Choice(number, sequence, call.parser())
-            for number, sequence in enumerate(job.sequences)
+            Choice(number, request, call.parser())
+            for number, request in enumerate(job.requests)
         ]
         self.scores: list[list[TokenLogprob | None]] = []
         """Of each prompt, where the request asked for them."""
@@ -192,24 +192,24 @@ class Answer:
         self._hidden = hidden
 
     async def __aiter__(self) -> AsyncIterator[tuple[Choice, list[Shown], Delta]]:
-        by_id = {choice.sequence.id: choice for choice in self.choices}
-        async for sequence, delta in self._job:
-            choice = by_id[sequence.id]
+        by_id = {choice.request.id: choice for choice in self.choices}
+        async for request, delta in self._job:
+            choice = by_id[request.id]
             if choice.ended:
                 continue
             yield choice, choice.push(delta), delta
             if choice.ended and delta.finish_reason is None:
-                self._end(sequence)
+                self._end(request)
 
     def recording(self, choice: Choice) -> dict[str, Any]:
         """Return the recording of a traced choice (docs/formats/recordings.md) without
         its rounds.
         """
-        sequence = choice.sequence
+        request = choice.request
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
         prompt = self.call.prompts[self.prompt_of(choice)]
-        reason = sequence.finish_reason or "abort"
-        answered = _Answered(ids_of(prompt), text, reason, sequence.seed, choice.rounds)
+        reason = request.finish_reason or "abort"
+        answered = _Answered(ids_of(prompt), text, reason, request.seed, choice.rounds)
         whole = asdict(
             replace(recorded(self._llm, self.call.params, answered), rounds=())
         )
@@ -231,7 +231,7 @@ class Answer:
     @property
     def drafting_failed(self) -> str | None:
         """Return why the answer was not drafted, if its drafter failed."""
-        reasons = (choice.sequence.undrafted for choice in self.choices)
+        reasons = (choice.request.undrafted for choice in self.choices)
         failed = next(filter(None, reasons), None)
         return failed and self._hidden(failed)
 
@@ -244,7 +244,7 @@ class Answer:
     def cached_tokens(self) -> int:
         """Prompt tokens that were taken from the cache and not read."""
         return sum(
-            choice.sequence.stats.cached
+            choice.request.stats.cached
             for choice in self.choices[:: self.call.params.n]
         )
 
@@ -253,7 +253,7 @@ class Answer:
         """Tokens of the prompts that are read, or were taken from the cache."""
         firsts = self.choices[:: self.call.params.n]
         return sum(
-            min(choice.sequence.cached, choice.sequence.prompt) for choice in firsts
+            min(choice.request.cached, choice.request.prompt) for choice in firsts
         )
 
     @property

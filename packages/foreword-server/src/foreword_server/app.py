@@ -163,9 +163,9 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     """
 
     def reply(
-        dialect: Any, kind: type[BodyKind], body: bytes, request: Request
+        dialect: Any, kind: type[BodyKind], body: bytes, http_request: Request
     ) -> Response:
-        tenant = request.state.tenant
+        tenant = http_request.state.tenant
 
         def translate(
             given: BodyKind, requests: Requests, ids: Ids
@@ -179,24 +179,30 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         return Reply(service, body, kind, translate)
 
     @app.post("/v1/chat/completions", **_generates("OpenAI", ChatBody))
-    async def chat_completions(request: Request) -> Response:
+    async def chat_completions(http_request: Request) -> Response:
         """Answer a conversation."""
-        return reply(ChatDialect, ChatBody, await content(request), request)
+        return reply(ChatDialect, ChatBody, await content(http_request), http_request)
 
     @app.post("/v1/completions", **_generates("OpenAI", CompletionBody))
-    async def completions(request: Request) -> Response:
+    async def completions(http_request: Request) -> Response:
         """Complete prompts."""
-        return reply(CompletionDialect, CompletionBody, await content(request), request)
+        return reply(
+            CompletionDialect, CompletionBody, await content(http_request), http_request
+        )
 
     @app.post("/v1/responses", **_generates("OpenAI", ResponsesBody))
-    async def responses_(request: Request) -> Response:
+    async def responses_(http_request: Request) -> Response:
         """Answer a conversation, in the API that agents use."""
-        return reply(ResponsesDialect, ResponsesBody, await content(request), request)
+        return reply(
+            ResponsesDialect, ResponsesBody, await content(http_request), http_request
+        )
 
     @app.post("/v1/messages", **_generates("Anthropic", MessagesBody))
-    async def messages(request: Request) -> Response:
+    async def messages(http_request: Request) -> Response:
         """Answer a conversation in Anthropic's API."""
-        return reply(MessagesDialect, MessagesBody, await content(request), request)
+        return reply(
+            MessagesDialect, MessagesBody, await content(http_request), http_request
+        )
 
 
 def _add_count(app: FastAPI, service: Service) -> None:
@@ -205,9 +211,9 @@ def _add_count(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/messages/count_tokens", tags=["Anthropic"], openapi_extra=takes(CountBody)
     )
-    async def count_tokens(request: Request) -> Response:
+    async def count_tokens(http_request: Request) -> Response:
         """Count the tokens of a conversation."""
-        tenant = request.state.tenant
+        tenant = http_request.state.tenant
 
         def count(body: CountBody, requests: Requests) -> dict[str, Any]:
             return {
@@ -216,7 +222,7 @@ def _add_count(app: FastAPI, service: Service) -> None:
                 )
             }
 
-        return Computed(service, await content(request), CountBody, count)
+        return Computed(service, await content(http_request), CountBody, count)
 
 
 def _generates(tag: str, kind: type[BaseModel]) -> dict[str, Any]:
@@ -236,13 +242,13 @@ class _Failure:
     def __init__(self, reported: Reported) -> None:
         self._reported = reported
 
-    async def __call__(self, request: Request, error: Exception) -> Response:
-        request_id = getattr(request.state, "request_id", "")
+    async def __call__(self, http_request: Request, error: Exception) -> Response:
+        request_id = getattr(http_request.state, "request_id", "")
         if isinstance(error, HTTPException):
             detail = str(error.detail)
             if error.status_code == 404:  # of a route that this model does not have
-                detail = f"cannot find {request.url.path}: no such path"
+                detail = f"cannot find {http_request.url.path}: no such path"
             failure = ApiError(error.status_code, detail)
         else:
             failure = self._reported(error, request_id)
-        return refused(failure, request.scope)
+        return refused(failure, http_request.scope)

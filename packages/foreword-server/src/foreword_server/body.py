@@ -57,12 +57,12 @@ def few(most: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-async def content(request: Request) -> bytes:
+async def content(http_request: Request) -> bytes:
     """Return the bytes of a body.
 
     Raises ApiError if its content type is not JSON, or if it arrives too slowly.
     """
-    kind = request.headers.get("content-type")
+    kind = http_request.headers.get("content-type")
     name = (kind or "").partition(";")[0].strip().lower()
     if name != "application/json" and not name.endswith("+json"):
         # a page of another origin may send other types without asking (CORS), and none
@@ -72,14 +72,14 @@ async def content(request: Request) -> bytes:
             f"cannot read the body: its content-type is {kind!r}. Send "
             "application/json",
         )
-    return await read(request)
+    return await read(http_request)
 
 
-async def read(request: Request) -> bytes:
+async def read(http_request: Request) -> bytes:
     """Return the bytes of a body. Raises ApiError if it arrives too slowly."""
     body = bytearray()
     async with _arriving("body"):
-        async for chunk in request.stream():
+        async for chunk in http_request.stream():
             body += chunk
     return bytes(body)
 
@@ -107,12 +107,15 @@ class _Form(MultiPartParser):
     """A parser of one file and few fields."""
 
     def __init__(
-        self, request: Request, file: IO[bytes] | None, count: Callable[[int], None]
+        self,
+        http_request: Request,
+        file: IO[bytes] | None,
+        count: Callable[[int], None],
     ) -> None:
         self._file, self._count = file, count
         super().__init__(
-            request.headers,
-            self._counted(request.stream()),
+            http_request.headers,
+            self._counted(http_request.stream()),
             max_files=1,
             max_fields=MOST_FIELDS,
             max_part_size=LONGEST_FIELD,
@@ -133,7 +136,7 @@ class _Form(MultiPartParser):
 
 
 async def form_of(
-    request: Request,
+    http_request: Request,
     file: IO[bytes] | None = None,
     count: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[str | Upload]]:
@@ -142,7 +145,7 @@ async def form_of(
     `file`: takes the content of an upload as it arrives, in place of memory. `count` is
     called with the size of each chunk. Raises ApiError for another body.
     """
-    kind = request.headers.get("content-type", "")
+    kind = http_request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise ApiError(
             400,
@@ -151,7 +154,7 @@ async def form_of(
         )
     try:
         async with _arriving("form"):
-            fields = await _Form(request, file, count).parse()
+            fields = await _Form(http_request, file, count).parse()
     except MultiPartException as error:
         raise ApiError(
             400,

@@ -27,7 +27,7 @@ class Silence(Response):
 
 
 async def while_connected(
-    request: Request, threads: Executor | None, work: Callable[[], T]
+    http_request: Request, threads: Executor | None, work: Callable[[], T]
 ) -> T:
     """Return what `work` returns, computed in one of the threads; None stands for
     the threads of the event loop. The body of the request must have been read.
@@ -44,7 +44,7 @@ async def while_connected(
             return work()
 
     running = asyncio.get_running_loop().run_in_executor(threads, run)
-    gone = asyncio.create_task(disconnected(request.receive))
+    gone = asyncio.create_task(disconnected(http_request.receive))
     try:
         await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():

@@ -188,7 +188,7 @@ class Metrics:
     def _asked(self, answer: Answer, first: Choice) -> None:
         """Count the prompt that the given choice is the first answer to."""
         params = answer.call.params
-        prompt = len(first.sequence.given)
+        prompt = len(first.request.given)
         choices = answer.choices[first.index : first.index + params.n]
         longest = max(choice.tokens for choice in choices)
         self._add("vllm:prompt_tokens", prompt)
@@ -199,7 +199,7 @@ class Metrics:
 
     def _drafted(self, method: str, choice: Choice) -> None:
         """Count the draft tokens of one choice, and the seconds of its rounds."""
-        stats = choice.sequence.stats
+        stats = choice.request.stats
         for name, value in (
             ("vllm:spec_decode_num_drafts", stats.drafting_rounds),
             ("vllm:spec_decode_num_draft_tokens", stats.drafted),
@@ -216,7 +216,7 @@ class Metrics:
 
     def _timed(self, arrived: float, choice: Choice) -> None:
         """Measure the times of one choice that has begun."""
-        moments = choice.sequence.moments
+        moments = choice.request.moments
         if moments.begun is None:
             return
         self._observe("vllm:request_queue_time_seconds", moments.begun - arrived)
@@ -239,7 +239,7 @@ class Metrics:
 
 def why_off(choice: Choice) -> str:
     """Return the commonest reason why rounds of a choice drafted nothing."""
-    counts = choice.sequence.stats.undrafted
+    counts = choice.request.stats.undrafted
     return max(counts, key=lambda reason: counts[reason]) if counts else "aborted"
 
 
@@ -264,13 +264,13 @@ class _Gauges(Collector):
             yield counter
         yield self._histogram(
             "vllm:inter_token_latency_seconds",
-            "From one round that emitted tokens of a sequence to the next such round.",
+            "From one round that emitted tokens of a request to the next such round.",
             meter.gaps,
         )
         yield self._histogram(
             "vllm:iteration_tokens_total",
             "Tokens of each round that emitted any: the tokens emitted (accepted draft "
-            "tokens and the target's own), and the whole prompt of each sequence whose "
+            "tokens and the target's own), and the whole prompt of each request whose "
             "first token is among them.",
             meter.tokens,
         )

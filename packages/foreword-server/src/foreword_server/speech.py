@@ -52,9 +52,9 @@ def routes(service: Service) -> APIRouter:
         response_class=Response,
         openapi_extra=FORM,
     )
-    async def transcriptions(request: Request) -> Response:
+    async def transcriptions(http_request: Request) -> Response:
         """Transcribe a sound file."""
-        return await _answer(service, threads, request, None)
+        return await _answer(service, threads, http_request, None)
 
     @router.post(
         "/v1/audio/translations",
@@ -62,17 +62,17 @@ def routes(service: Service) -> APIRouter:
         response_class=Response,
         openapi_extra=FORM,
     )
-    async def translations(request: Request) -> Response:
+    async def translations(http_request: Request) -> Response:
         """Translate a sound file into English text."""
-        return await _answer(service, threads, request, "translate")
+        return await _answer(service, threads, http_request, "translate")
 
     return router
 
 
 async def _answer(
-    service: Service, threads: Executor, request: Request, task: str | None
+    service: Service, threads: Executor, http_request: Request, task: str | None
 ) -> Response:
-    form = await form_of(request)
+    form = await form_of(http_request)
     named = service.resolve(_text(form, "model"))
     shape, sound = _shape(form), _sound(form)
     if service.draining:
@@ -81,7 +81,7 @@ async def _answer(
     params = replace(
         SamplingParams(**{"temperature": 0, **given}),
         method=named.method,
-        tenant=request.state.tenant,
+        tenant=http_request.state.tenant,
     )
     transcribe = partial(
         service.llm.transcribe,
@@ -94,12 +94,12 @@ async def _answer(
         max_seconds=service.settings.sound,
     )
     try:
-        with service.limits.place(request.state.tenant, 1):
-            (found,) = await while_connected(request, threads, transcribe)
+        with service.limits.place(http_request.state.tenant, 1):
+            (found,) = await while_connected(http_request, threads, transcribe)
     except Abandoned:
         service.metrics.left()
         return Silence()
-    request.state.log = {
+    http_request.state.log = {
         "completion_tokens": len(found.tokens),
         "drafting": found.method,
     }

@@ -128,23 +128,23 @@ class AcceptanceBudget(DraftBudget):
         budget = cls(AcceptanceModel.read(source))
         return lambda _: budget
 
-    def nodes(self, sequence: Request, others: int) -> int:
+    def nodes(self, request: Request, others: int) -> int:
         return MOST
 
     def stops(
-        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
+        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
-        params = sequence.params
+        params = request.params
         model = self.model.greedy if params.greedy else self.model.drawn
         heat = 0.0 if params.greedy else params.temperature
         kept = float(model.probability(features(distribution[None], heat)))
-        kept *= self._kept[sequence.id] if depth else 1.0
-        self._kept[sequence.id] = kept
+        kept *= self._kept[request.id] if depth else 1.0
+        self._kept[request.id] = kept
         return depth > 0 and self.doubts(kept)
 
     def doubts(self, kept: float) -> bool:
         """Return whether the probability that all are accepted is too small."""
         return 1 - kept > DOUBT
 
-    def release(self, sequence: Request) -> None:
-        self._kept.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._kept.pop(request.id, None)

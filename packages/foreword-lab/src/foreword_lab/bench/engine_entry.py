@@ -107,23 +107,23 @@ class EngineEntry:
         reads = self._target.reads
         disk = _disk()
         started = perf_counter()
-        sequence = self._sequence(request)
-        self._engine.add(sequence)
+        running = self._request(request)
+        self._engine.add(running)
         rounds = []
         try:
-            while sequence.finish_reason is None:
-                rounds.append(self._round(sequence))
+            while running.finish_reason is None:
+                rounds.append(self._round(running))
         finally:
             # a round failed; other entries use this target too
-            if sequence.finish_reason is None:
-                self._engine.abort(sequence)
+            if running.finish_reason is None:
+                self._engine.abort(running)
         seconds = perf_counter() - started
         if self._engine.failed:
             raise EntryFailed(
                 f"cannot measure {self.name}: it failed on {request.name}: "
                 f"{self._engine.failed}"
             )
-        tokens, passes = sequence.tokens[sequence.prompt :], self._target.reads - reads
+        tokens, passes = running.tokens[running.prompt :], self._target.reads - reads
         return Trial(
             tokens,
             seconds,
@@ -133,32 +133,32 @@ class EngineEntry:
             sum(one.seconds for one in rounds if one.reading),
         )
 
-    def serve(self, requests: Sequence[BenchRequest], slots: int) -> Served:
-        """Answer all requests, at most `slots` at a time.
+    def serve(self, bench_requests: Sequence[BenchRequest], slots: int) -> Served:
+        """Answer all of them, at most `slots` at a time.
 
         Raises EntryFailed as `run`.
         """
         scheduler = self._engine.scheduler
-        sequences = [self._sequence(request) for request in requests]
+        requests = [self._request(bench_request) for bench_request in bench_requests]
         before, scheduler.slots = scheduler.slots, slots
         started = perf_counter()
         try:
-            for sequence in sequences:
-                self._engine.add(sequence)
+            for request in requests:
+                self._engine.add(request)
             while not self._engine.idle:
                 self._engine.step()
         finally:
             scheduler.slots = before
-            for sequence in sequences:
-                if sequence.finish_reason is None:
-                    self._engine.abort(sequence)
+            for request in requests:
+                if request.finish_reason is None:
+                    self._engine.abort(request)
         seconds = perf_counter() - started
         if self._engine.failed:
             raise EntryFailed(
                 f"cannot measure {self.name}: it failed: {self._engine.failed}"
             )
-        stats = [sequence.stats for sequence in sequences]
-        texts = [one.tokens[one.prompt :] for one in sequences]
+        stats = [request.stats for request in requests]
+        texts = [one.tokens[one.prompt :] for one in requests]
         return Served(
             texts,
             seconds,
@@ -166,18 +166,19 @@ class EngineEntry:
             sum(one.accepted for one in stats),
         )
 
-    def _sequence(self, request: BenchRequest) -> Request:
+    def _request(self, bench_request: BenchRequest) -> Request:
         params = SamplingParams(
-            temperature=request.temperature,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
+            temperature=bench_request.temperature,
+            seed=bench_request.seed,
+            max_tokens=bench_request.max_tokens,
         )
-        return self._requests.sequences(request.prompt, params)[0]
+        prompt_and_params = self._requests.read(bench_request.prompt, params)
+        return self._requests.build(*prompt_and_params)[0]
 
-    def _round(self, sequence: Request) -> Round:
-        stats = sequence.stats
-        written = sequence.produced
-        reading = len(sequence.pending) > 1
+    def _round(self, request: Request) -> Round:
+        stats = request.stats
+        written = request.produced
+        reading = len(request.pending) > 1
         drafted, accepted = stats.drafted, stats.accepted
         target = self._target.seconds
         draft = self._draft_seconds
@@ -185,7 +186,7 @@ class EngineEntry:
         started = perf_counter()
         self._engine.step()
         return Round(
-            tokens=sequence.produced - written,
+            tokens=request.produced - written,
             drafted=stats.drafted - drafted,
             accepted=stats.accepted - accepted,
             seconds=perf_counter() - started,

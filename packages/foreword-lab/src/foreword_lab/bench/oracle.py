@@ -68,14 +68,14 @@ class Oracle(Drafter):
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return chosen(
             [
-                self._propose(sequence, count)
-                for sequence, count in zip(batch.sequences, nodes, strict=True)
+                self._propose(request, count)
+                for request, count in zip(batch.requests, nodes, strict=True)
             ]
         )
 
-    def _propose(self, sequence: Request, count: int) -> list[int]:
-        prompt = sequence.source or tuple(sequence.tokens[: sequence.prompt])
+    def _propose(self, request: Request, count: int) -> list[int]:
+        prompt = request.source or tuple(request.tokens[: request.prompt])
         drafted = self._draft_tokens.get(
-            (sequence.seed, sequence.params.temperature, prompt), []
+            (request.seed, request.params.temperature, prompt), []
         )
-        return drafted[sequence.produced : sequence.produced + count]
+        return drafted[request.produced : request.produced + count]

@@ -186,16 +186,16 @@ def _counts(
 ) -> np.ndarray:
     """Return emitted tokens and rounds that emitted any, for each prompt."""
     ids, eos = count(1), engine.target.eos
-    sequences = []
+    requests = []
     for place, text in enumerate(texts):
         seed = options.seed + place
         params = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=options.tokens
         )
-        sequences.append(Request(next(ids), list(text), len(text), params, seed, eos))
-        engine.add(sequences[-1])
+        requests.append(Request(next(ids), list(text), len(text), params, seed, eos))
+        engine.add(requests[-1])
     while not engine.idle:
         engine.step()
     return np.array(
-        [[one.stats.tokens, one.stats.rounds] for one in sequences], dtype=np.float64
+        [[one.stats.tokens, one.stats.rounds] for one in requests], dtype=np.float64
     )

@@ -51,7 +51,7 @@ class RoundLog(FixedBudget):
     def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
         self.rounds.append(Round(1, 0, 0, clock.total, clock, reading=reading > 0))
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+    def learn(self, request: Request, outcome: RoundResult) -> None:
         self.rounds[-1] = replace(
             self.rounds[-1],
             tokens=outcome.accepted + 1,
@@ -154,13 +154,13 @@ def _runs(
     for log in logs.values():
         session.engine.default.budget = log
         own = replace(params, tenant=f"{params.tenant}-{log.count}")
-        (sequence,) = session.prepare(list(prompt), own)
-        session.begin(sequence)
+        (request,) = session.prepare(list(prompt), own)
+        session.begin(request)
         try:
-            deltas = list(session.deltas(sequence))
+            deltas = list(session.deltas(request))
         finally:
-            session.forget(sequence)
-        plain = plain or session.completion(sequence, deltas).tokens
+            session.forget(request)
+        plain = plain or session.completion(request, deltas).tokens
     passes = [
         logs[count].rounds if count in logs else [] for count in range(LONGEST + 1)
     ]

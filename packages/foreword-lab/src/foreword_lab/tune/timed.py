@@ -83,8 +83,8 @@ class TimedArm:
     ) -> list[Round]:
         """Return the first rounds of the answer to a prompt, or all."""
         params = params_of(self._search, number, self._arm.method)
-        (sequence,) = self._session.prepare(list(prompt), params)
-        return run(self._engine, self._session, sequence, most)
+        (request,) = self._session.prepare(list(prompt), params)
+        return run(self._engine, self._session, request, most)
 
 
 @dataclass(frozen=True, slots=True)

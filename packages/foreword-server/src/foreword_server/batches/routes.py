@@ -77,41 +77,41 @@ def routes(batches: Batches | None) -> APIRouter:
 
 def _add_files(router: APIRouter, batches: Batches | None) -> None:
     @router.post(UPLOADS, tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
-    async def upload(request: Request) -> Response:
+    async def upload(http_request: Request) -> Response:
         """Keep a file of requests."""
-        store, tenant = _kept(batches).store, request.state.tenant
+        store, tenant = _kept(batches).store, http_request.state.tenant
         with store.upload(tenant) as count, store.scratch() as file:
-            form = await form_of(request, file, count)
+            form = await form_of(http_request, file, count)
             return Json(store.add(tenant, _name(form), PURPOSE, file, _seconds(form)))
 
     @router.get(UPLOADS, tags=["OpenAI"])
     async def files(
-        request: Request, limit: Limit = MOST_LISTED, after: str | None = None
+        http_request: Request, limit: Limit = MOST_LISTED, after: str | None = None
     ) -> Response:
         """List the files of this key, the newest first."""
         store = _kept(batches).store
-        return Json(_page(store.all(request.state.tenant, FILE), limit, after))
+        return Json(_page(store.all(http_request.state.tenant, FILE), limit, after))
 
     @router.get(UPLOADS + "/{file_id}", tags=["OpenAI"])
-    async def about(request: Request, file_id: str) -> Response:
+    async def about(http_request: Request, file_id: str) -> Response:
         """Describe a file."""
-        return Json(_file(_kept(batches), request, file_id))
+        return Json(_file(_kept(batches), http_request, file_id))
 
     @router.get(UPLOADS + "/{file_id}/content", tags=["OpenAI"])
-    async def whole(request: Request, file_id: str) -> Response:
+    async def whole(http_request: Request, file_id: str) -> Response:
         """Send a file."""
         kept = _kept(batches)
-        found = _file(kept, request, file_id)
-        path = kept.store.path(request.state.tenant, found["id"])
+        found = _file(kept, http_request, file_id)
+        path = kept.store.path(http_request.state.tenant, found["id"])
         return FileResponse(path, media_type="application/jsonl")
 
     @router.delete(UPLOADS + "/{file_id}", tags=["OpenAI"])
-    async def delete(request: Request, file_id: str) -> Response:
+    async def delete(http_request: Request, file_id: str) -> Response:
         """Delete a file; a batch that needs it must have ended."""
         kept = _kept(batches)
-        found = _file(kept, request, file_id)
-        kept.check_unused(request.state.tenant, found["id"])
-        kept.store.delete(request.state.tenant, found["id"])
+        found = _file(kept, http_request, file_id)
+        kept.check_unused(http_request.state.tenant, found["id"])
+        kept.store.delete(http_request.state.tenant, found["id"])
         return Json({"id": found["id"], "object": "file", "deleted": True})
 
 
@@ -121,36 +121,36 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
     @router.post(
         path, tags=["OpenAI"], response_class=Response, openapi_extra=takes(BatchBody)
     )
-    async def create(request: Request) -> Response:
+    async def create(http_request: Request) -> Response:
         """Queue a file of requests."""
         kept = _kept(batches)
-        text = await content(request)
+        text = await content(http_request)
         body = await asyncio.to_thread(parsed, text, BatchBody)
         _check(body)
-        _file(kept, request, body.input_file_id)
+        _file(kept, http_request, body.input_file_id)
         batch = _new(body)
-        kept.add(request.state.tenant, batch)
+        kept.add(http_request.state.tenant, batch)
         return Json(batch)
 
     @router.get(path, tags=["OpenAI"])
     async def all_batches(
-        request: Request, limit: Limit = 20, after: str | None = None
+        http_request: Request, limit: Limit = 20, after: str | None = None
     ) -> Response:
         """List the batches of this key, the newest first."""
         store = _kept(batches).store
-        return Json(_page(store.all(request.state.tenant, BATCH), limit, after))
+        return Json(_page(store.all(http_request.state.tenant, BATCH), limit, after))
 
     @router.get(path + "/{batch_id}", tags=["OpenAI"])
-    async def about(request: Request, batch_id: str) -> Response:
+    async def about(http_request: Request, batch_id: str) -> Response:
         """Describe a batch, and how far it is."""
         _check_kind(batch_id, BATCH)
-        return Json(_kept(batches).store.about(request.state.tenant, batch_id))
+        return Json(_kept(batches).store.about(http_request.state.tenant, batch_id))
 
     @router.post(path + "/{batch_id}/cancel", tags=["OpenAI"])
-    async def cancel(request: Request, batch_id: str) -> Response:
+    async def cancel(http_request: Request, batch_id: str) -> Response:
         """End a batch with the answers that it has."""
         _check_kind(batch_id, BATCH)
-        return Json(await _kept(batches).cancel(request.state.tenant, batch_id))
+        return Json(await _kept(batches).cancel(http_request.state.tenant, batch_id))
 
 
 def _name(form: Mapping[str, Sequence[str | Upload]]) -> str:
@@ -198,9 +198,9 @@ def _kept(batches: Batches | None) -> Batches:
     return batches
 
 
-def _file(batches: Batches, request: Request, id: str) -> dict[str, Any]:
+def _file(batches: Batches, http_request: Request, id: str) -> dict[str, Any]:
     _check_kind(id, FILE)
-    return batches.store.about(request.state.tenant, id)
+    return batches.store.about(http_request.state.tenant, id)
 
 
 def _check_kind(id: str, kind: str) -> None:

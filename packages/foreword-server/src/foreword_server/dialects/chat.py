@@ -175,8 +175,8 @@ class ChatDialect(OpenAIDialect):
                 "message": self._message(choice),
                 "logprobs": self._logprobs(choice.logprobs),
                 "finish_reason": choice.finish_reason,
-                "stop_reason": choice.sequence.stop_reason,
-                "seed": choice.sequence.seed,
+                "stop_reason": choice.request.stop_reason,
+                "seed": choice.request.seed,
                 **rounds(answer, choice),
             }
             for choice in answer.choices
@@ -276,8 +276,8 @@ class ChatDialect(OpenAIDialect):
         }
         if reason is not None:
             written |= {
-                "stop_reason": choice.sequence.stop_reason,
-                "seed": choice.sequence.seed,
+                "stop_reason": choice.request.stop_reason,
+                "seed": choice.request.seed,
                 **(recording(self._answer, choice) if self._answer else {}),
             }
         beside: dict[str, Any] = {"usage": None} if self._options.include_usage else {}

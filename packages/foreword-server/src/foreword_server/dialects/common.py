@@ -28,15 +28,13 @@ def speculation(answer: Answer) -> dict[str, Any]:
     """Return the draft counts of an answer, in the shape of vLLM's
     `metrics.speculative_decoding`, and ours.
     """
-    stats = [choice.sequence.stats for choice in answer.choices]
+    stats = [choice.request.stats for choice in answer.choices]
     drafts = sum(one.drafting_rounds for one in stats)
     drafted = sum(one.drafted for one in stats)
     accepted = sum(one.accepted for one in stats)
     rounds, tokens = sum(one.rounds for one in stats), sum(one.tokens for one in stats)
     off = [
-        why_off(choice)
-        for choice in answer.choices
-        if not choice.sequence.stats.drafted
+        why_off(choice) for choice in answer.choices if not choice.request.stats.drafted
     ]
     histogram = [
         sum(counts) for counts in _columns([one.accepted_counts for one in stats])
@@ -75,7 +73,7 @@ def rounds(answer: Answer, choice: Choice) -> dict[str, Any]:
     """
     traced = (
         {"rounds": [one.as_json() for one in choice.rounds]}
-        if choice.sequence.params.trace
+        if choice.request.params.trace
         else {}
     )
     return traced | recording(answer, choice)
@@ -86,7 +84,7 @@ def recording(answer: Answer, choice: Choice) -> dict[str, Any]:
     already; empty without a trace.
     """
     return (
-        {"recording": answer.recording(choice)} if choice.sequence.params.trace else {}
+        {"recording": answer.recording(choice)} if choice.request.params.trace else {}
     )
 
 
@@ -115,9 +113,9 @@ def timings(answer: Answer) -> dict[str, Any]:
         "predicted_n": count,
         "predicted_ms": round(MILLI * predicted_s, 3),
         "predicted_per_second": round(count / predicted_s, 3),
-        "draft_n": sum(choice.sequence.stats.drafted for choice in answer.choices),
+        "draft_n": sum(choice.request.stats.drafted for choice in answer.choices),
         "draft_n_accepted": sum(
-            choice.sequence.stats.accepted for choice in answer.choices
+            choice.request.stats.accepted for choice in answer.choices
         ),
     }
 
@@ -138,9 +136,9 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     """
     details: dict[str, int] = {"reasoning_tokens": answer.reasoning_tokens}
     if predicted:
-        sequences = [choice.sequence for choice in answer.choices]
-        accepted = sum(map(_predicted_tokens, sequences))
-        given = sum(len(sequence.prediction) for sequence in sequences)
+        requests = [choice.request for choice in answer.choices]
+        accepted = sum(map(_predicted_tokens, requests))
+        given = sum(len(request.prediction) for request in requests)
         details |= {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": given - accepted,
@@ -154,10 +152,10 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     }
 
 
-def _predicted_tokens(sequence: Request) -> int:
-    """Return how many tokens of a sequence's prediction are in its answer."""
-    answered = Counter(sequence.tokens[sequence.prompt :])
-    return (answered & Counter(sequence.prediction)).total()
+def _predicted_tokens(request: Request) -> int:
+    """Return how many tokens of a request's prediction are in its answer."""
+    answered = Counter(request.tokens[request.prompt :])
+    return (answered & Counter(request.prediction)).total()
 
 
 class TokenTexts:

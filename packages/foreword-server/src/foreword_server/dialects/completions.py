@@ -124,8 +124,8 @@ class CompletionDialect(OpenAIDialect):
                     answer,
                 )
                 | {
-                    "stop_reason": choice.sequence.stop_reason,
-                    "seed": choice.sequence.seed,
+                    "stop_reason": choice.request.stop_reason,
+                    "seed": choice.request.seed,
                     **rounds(answer, choice),
                 }
                 for choice in answer.choices
@@ -220,7 +220,7 @@ class CompletionDialect(OpenAIDialect):
         if delta.round is not None:
             more["speculation"] = delta.round.as_json()
         if choice.ended:
-            more["stop_reason"] = choice.sequence.stop_reason
+            more["stop_reason"] = choice.request.stop_reason
             if self._answer is not None:
                 more |= recording(self._answer, choice)
         return (

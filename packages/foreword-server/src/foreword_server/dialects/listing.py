@@ -11,9 +11,9 @@ ANTHROPIC = "anthropic-version"
 """Header of Anthropic's clients."""
 
 
-def model_list(data: list[dict[str, Any]], request: Request) -> dict[str, Any]:
+def model_list(data: list[dict[str, Any]], http_request: Request) -> dict[str, Any]:
     """Return a list of described models in the shape of the client that asks."""
-    if ANTHROPIC not in request.headers:
+    if ANTHROPIC not in http_request.headers:
         return {"object": "list", "data": data}
     return {
         "data": data,
@@ -23,11 +23,13 @@ def model_list(data: list[dict[str, Any]], request: Request) -> dict[str, Any]:
     }
 
 
-def described(name: str, created: int, request: Request, **more: Any) -> dict[str, Any]:
+def described(
+    name: str, created: int, http_request: Request, **more: Any
+) -> dict[str, Any]:
     """Return a model in the shape of the client that asks; `more`: what OpenAI's
     clients read besides.
     """
-    if ANTHROPIC in request.headers:
+    if ANTHROPIC in http_request.headers:
         at = datetime.fromtimestamp(created, UTC)
         return {
             "type": "model",

@@ -132,7 +132,7 @@ class MessagesDialect(Dialect):
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
         choice = answer.choices[0]
-        found = choice.sequence.stop_reason
+        found = choice.request.stop_reason
         word = found if isinstance(found, str) else None
         reason = "stop_sequence" if word is not None else STOPS[choice.finish_reason]
         return {"stop_reason": reason, "stop_sequence": word}

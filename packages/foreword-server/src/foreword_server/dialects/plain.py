@@ -76,7 +76,7 @@ def add_heads(router: APIRouter) -> None:
 def _add_models(router: APIRouter, service: Service) -> None:
     @router.get("/v1/models", tags=["models"])
     async def models(
-        request: Request,
+        http_request: Request,
         methods: Annotated[
             bool, Query(description="Whether names with a method are listed too.")
         ] = False,
@@ -92,36 +92,36 @@ def _add_models(router: APIRouter, service: Service) -> None:
             for model in service.names
             for name in (model, *(f"{model}:{method}" for method in usable))
         ]
-        data = [_described(service, name, request) for name in names]
-        return model_list(data, request)
+        data = [_described(service, name, http_request) for name in names]
+        return model_list(data, http_request)
 
     @router.get("/v1/models/{name:path}", tags=["models"])
-    async def model(name: str, request: Request) -> dict[str, Any]:
+    async def model(name: str, http_request: Request) -> dict[str, Any]:
         """Describe the model."""
         service.resolve(name)
-        return _described(service, name, request)
+        return _described(service, name, http_request)
 
     @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
-    async def load_model(request: Request) -> Response:
+    async def load_model(http_request: Request) -> Response:
         """Say that the model is loaded, as `transformers chat` asks before it
         starts.
         """
-        given = await content(request)
+        given = await content(http_request)
         body = await service.texts.run(
-            request.state.tenant, len(given), lambda _: parsed(given, LoadBody)
+            http_request.state.tenant, len(given), lambda _: parsed(given, LoadBody)
         )
         name = service.resolve(body.model).name
         ready = event({"status": "ready", "model": name, "cached": True})
         return StreamingResponse(iter([ready]), media_type="text/event-stream")
 
 
-def _described(service: Service, name: str, request: Request) -> dict[str, Any]:
+def _described(service: Service, name: str, http_request: Request) -> dict[str, Any]:
     """Return a model in the shape of the client that asks."""
     adapted = service.resolve(name).adapter is not None
     return described(
         name,
         service.created,
-        request,
+        http_request,
         root=service.name,
         parent=service.name if adapted else None,
         max_model_len=service.context,
@@ -130,21 +130,21 @@ def _described(service: Service, name: str, request: Request) -> dict[str, Any]:
 
 def _add_tokens(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", tags=["tokens"], openapi_extra=takes(TokenizeBody))
-    async def tokenize(request: Request) -> Response:
+    async def tokenize(http_request: Request) -> Response:
         """Return the token ids of a text or a chat."""
         return Computed(
             service,
-            await content(request),
+            await content(http_request),
             TokenizeBody,
             partial(_tokens, service.context),
         )
 
     @router.post("/detokenize", tags=["tokens"], openapi_extra=takes(DetokenizeBody))
-    async def detokenize(request: Request) -> Response:
+    async def detokenize(http_request: Request) -> Response:
         """Return the text of token ids."""
         return Computed(
             service,
-            await content(request),
+            await content(http_request),
             DetokenizeBody,
             partial(_text, service.llm.target.vocab),
         )

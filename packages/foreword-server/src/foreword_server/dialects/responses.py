@@ -162,7 +162,7 @@ class ResponsesDialect(Dialect):
             "prompt_cache_key": None,
             "safety_identifier": None,
             "metadata": body.metadata or {},
-            "seed": choice.sequence.seed,
+            "seed": choice.request.seed,
             "usage": _usage(answer) if done else None,
             **{name: getattr(body, name) for name in body.ECHOED},
             **(_own(answer) if done else {}),
@@ -240,7 +240,7 @@ class ResponsesDialect(Dialect):
 
 
 def _status(choice: Choice) -> str:
-    return "incomplete" if choice.sequence.finish_reason == "length" else "completed"
+    return "incomplete" if choice.request.finish_reason == "length" else "completed"
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -74,11 +74,11 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
     )
-    async def what_if(request: Request) -> Any:
+    async def what_if(http_request: Request) -> Any:
         """Re-score a recorded answer for other methods, one request at a time, until
         the client leaves.
         """
-        body = await content(request)
+        body = await content(http_request)
         if replaying.locked():
             raise ApiError(
                 503, "cannot replay now: another answer is replayed. Try again"
@@ -86,7 +86,7 @@ def routes(service: Service) -> APIRouter:
         replayed = partial(_replayed, service, body)
         async with replaying:
             try:
-                return await while_connected(request, None, replayed)
+                return await while_connected(http_request, None, replayed)
             except Abandoned:
                 return Silence()
 

@@ -76,13 +76,13 @@ def _add_state(app: FastAPI, router: Router) -> None:
     plain.add_version(routes)
 
     @routes.get("/health")
-    async def health(request: Request) -> Response:
+    async def health(http_request: Request) -> Response:
         """Say which replicas are ready; 503 if none is. Names of models are for those
         who have a key.
         """
         if not router.models.ready:
             raise ApiError(503, "no replica is ready. Wait, or restart the server")
-        known = request.state.tenant or not router.settings.keys
+        known = http_request.state.tenant or not router.settings.keys
         return Json({"status": "ok", **(router.models.state if known else {})})
 
     @routes.get("/ready")
@@ -108,37 +108,37 @@ def _add_state(app: FastAPI, router: Router) -> None:
 def _add_models(routes: APIRouter, models: ManyModels) -> None:
     """Add the routes that list models."""
 
-    def about(name: str, request: Request) -> dict[str, Any]:
+    def about(name: str, http_request: Request) -> dict[str, Any]:
         hosted = models.named(name)
         entry = hosted.entry
         return described(
             name,
             hosted.created,
-            request,
+            http_request,
             root=entry.name,
             parent=None if name == entry.name else entry.name,
             status={"value": hosted.status},
         )
 
     @routes.get("/v1/models")
-    async def list_models(request: Request) -> Response:
+    async def list_models(http_request: Request) -> Response:
         """List all models, loaded or not."""
         names = [name for one in models.hosted for name in one.entry.names]
-        data = [about(name, request) for name in names]
-        return Json(model_list(data, request))
+        data = [about(name, http_request) for name in names]
+        return Json(model_list(data, http_request))
 
     @routes.get("/v1/models/{name:path}")
-    async def one_model(name: str, request: Request) -> Response:
+    async def one_model(name: str, http_request: Request) -> Response:
         """Describe a model."""
-        return Json(about(name, request))
+        return Json(about(name, http_request))
 
 
 def _add_rest(app: FastAPI, router: Router) -> None:
     """Give the requests of all other routes to a replica."""
     own = served(app)
 
-    async def rest(request: Request) -> Response:
-        return router.response(request)
+    async def rest(http_request: Request) -> Response:
+        return router.response(http_request)
 
     for route in ROUTES:
         methods = [name for name in route.methods if (route.path, name) not in own]

@@ -65,18 +65,18 @@ class Router:
         self.draining = True
         self.models.drain()
 
-    def response(self, request: Request) -> Response:
+    def response(self, http_request: Request) -> Response:
         """Return the response of a replica to a request."""
-        return _Routed(self, request)
+        return _Routed(self, http_request)
 
 
 class _Routed(Response):
     """The response of a replica, sent as it comes; a client that leaves ends it."""
 
-    def __init__(self, router: Router, request: Request) -> None:
+    def __init__(self, router: Router, http_request: Request) -> None:
         super().__init__()
         self._router = router
-        self._request = request
+        self._request = http_request
         self._exchange: Exchange | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

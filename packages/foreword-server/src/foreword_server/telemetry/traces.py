@@ -94,7 +94,7 @@ class Traced:
         """Add what an answer took and drafted, and spans of its parts."""
         params = answer.call.params
         choices = answer.choices
-        stats = [one.sequence.stats for one in choices]
+        stats = [one.request.stats for one in choices]
         attributes: dict[str, Any] = {
             "gen_ai.request.temperature": params.temperature,
             "gen_ai.request.max_tokens": params.max_tokens,
@@ -122,7 +122,7 @@ class Traced:
         self.span.end()
 
     def _parts(self, arrived: float, choice: Choice) -> None:
-        moments = choice.sequence.moments
+        moments = choice.request.moments
         times = (arrived, moments.begun, moments.first, moments.last)
         for name, (start, stop) in zip(PARTS, pairwise(times), strict=True):
             if start is None or stop is None:

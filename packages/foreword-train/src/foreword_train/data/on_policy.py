@@ -18,7 +18,7 @@ from foreword.verify import rule
 from foreword_train.data.packing import Block, Piece, stack
 
 SLOTS = 16
-"""Sequences written at once."""
+"""Requests written at once."""
 
 
 class Writer:
@@ -62,26 +62,26 @@ class Writer:
                 FixedBudget(0),
                 Scheduler(slots=SLOTS),
             )
-            sequences: list[Request] = []
+            requests: list[Request] = []
             for number, prompt, piece in zip(count(), prompts, pieces, strict=False):
                 params = SamplingParams(
                     temperature=self.temperature, max_tokens=len(piece) - prompt
                 )
                 tokens = piece.tokens[:prompt]
-                sequences.append(
+                requests.append(
                     Request(
                         number, tokens, prompt, params, seed * 4_093 + number, self.eos
                     )
                 )
-                engine.add(sequences[-1])
+                engine.add(requests[-1])
             while not engine.idle:
                 engine.step()
         return [
             Piece(
-                list(sequence.tokens),
-                [place >= sequence.prompt for place in range(len(sequence.tokens))],
+                list(request.tokens),
+                [place >= request.prompt for place in range(len(request.tokens))],
             )
-            for sequence in sequences
+            for request in requests
         ]
 
 

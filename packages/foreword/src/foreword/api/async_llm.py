@@ -75,11 +75,11 @@ class AsyncLLM:
         """
         deltas: dict[int, list[Delta]] = {}
         async with self.submit(per_prompt(listed(prompts), params)) as job:
-            async for sequence, delta in job:
-                deltas.setdefault(sequence.id, []).append(delta)
+            async for request, delta in job:
+                deltas.setdefault(request.id, []).append(delta)
             return [
                 self.llm.session.completion(one, deltas.get(one.id, []))
-                for one in job.sequences
+                for one in job.requests
             ]
 
     async def stream(
@@ -107,15 +107,15 @@ class AsyncLLM:
     @asynccontextmanager
     async def submit(
         self,
-        requests: Sequence[tuple[Prompt, SamplingParams | None]],
+        prompts: Sequence[tuple[Prompt, SamplingParams | None]],
         *,
         id: str | None = None,
         committed: Committed = (),
     ) -> AsyncIterator[Job]:
-        """Queue requests together and yield their job, with `n` sequences for each in
+        """Queue prompts together and yield their job, with `n` requests for each in
         order; abort it on leaving.
 
-        `committed`: rounds of another engine, in order. Sequences go on after them, and
+        `committed`: rounds of another engine, in order. Requests go on after them, and
         their deltas come first. Raises InvalidRequest, before any of them starts, if
         one cannot be served.
         """
@@ -123,12 +123,12 @@ class AsyncLLM:
         if id is not None:
             self._named[id] = job
         try:
-            requests = [await self._read(prompt, params) for prompt, params in requests]
-            held = [await self._ready(params) for _, params in requests]
-            start = partial(self._start, job, requests, committed)
+            prompts = [await self._read(prompt, params) for prompt, params in prompts]
+            held = [await self._ready(params) for _, params in prompts]
+            start = partial(self._start, job, prompts, committed)
             self._call_in_thread(start, starts=True)
             await job.started()
-            del held  # the sequences have it
+            del held  # the requests have it
             yield job
         finally:
             self._named.pop(id or "", None)
@@ -225,11 +225,11 @@ class AsyncLLM:
             self._call_in_thread(partial(self._abort, job))
         return job is not None
 
-    def end(self, sequence: Request) -> None:
-        """End one sequence of a job before its next round; the committed
+    def end(self, request: Request) -> None:
+        """End one request of a job before its next round; the committed
         tokens stay.
         """
-        self._call_in_thread(partial(self.llm.session.forget, sequence))
+        self._call_in_thread(partial(self.llm.session.forget, request))
 
     @property
     def alive(self) -> bool:
@@ -325,21 +325,21 @@ class AsyncLLM:
     def _start(
         self,
         job: Job,
-        requests: Sequence[tuple[Prompt, SamplingParams | None]],
+        prompts: Sequence[tuple[Prompt, SamplingParams | None]],
         committed: Committed,
     ) -> None:
         if job.given_up:
             return
         try:
-            job.sequences = [
-                one
-                for prompt, params in requests
-                for one in self.llm.session.prepare(prompt, params)
+            job.requests = [
+                request
+                for prompt, params in prompts
+                for request in self.llm.session.prepare(prompt, params)
             ]
-            repeated = repeat(job.sequences, committed)
-            for sequence in job.sequences:
-                if sequence.finish_reason is None:
-                    self.llm.session.begin(sequence)
+            repeated = repeat(job.requests, committed)
+            for request in job.requests:
+                if request.finish_reason is None:
+                    self.llm.session.begin(request)
         except Exception as error:  # noqa: BLE001 - the caller raises it
             self._send({job: [(None, error)]})
             self._abort(job)
@@ -349,11 +349,11 @@ class AsyncLLM:
 
     def _abort(self, job: Job) -> None:
         job.given_up = True
-        for sequence in job.sequences:
-            self.llm.session.forget(sequence)
+        for request in job.requests:
+            self.llm.session.forget(request)
         if job in self._jobs:
             self._jobs.remove(job)
-            self._send({job: [(one, None) for one in job.sequences]})
+            self._send({job: [(one, None) for one in job.requests]})
 
     def _abort_all(self, error: Exception | None) -> None:
         if error is not None:
@@ -365,7 +365,7 @@ class AsyncLLM:
         """Run one round, and send one message to every loop with events."""
         try:
             self.llm.session.advance()
-        except Exception as error:  # noqa: BLE001 - of no single sequence, so every job gets it
+        except Exception as error:  # noqa: BLE001 - of no single request, so every job gets it
             self._abort_all(error)
             self._count_failure(error)
             return
@@ -389,6 +389,6 @@ class AsyncLLM:
         """Put events into the callers' queues; forget jobs without a caller."""
         for job in send(events):
             job.given_up = True
-            for sequence in job.sequences:
-                self.llm.session.forget(sequence)
+            for request in job.requests:
+                self.llm.session.forget(request)
         self._jobs = [job for job in self._jobs if not job.given_up]

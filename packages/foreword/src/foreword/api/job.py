@@ -1,4 +1,4 @@
-"""Sequences that one caller of an event loop waits for."""
+"""Requests that one caller of an event loop waits for."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from foreword.engine.commit import commit
 from foreword.types import Delta, Origin, Request, Round, TokenLogprob
 
 Event = tuple[Request | None, Delta | BaseException | None]
-"""(sequence, event): a delta, an error, or None for its end.
+"""(request, event): a delta, an error, or None for its end.
 
 Request None: the event is of the whole job.
 """
 Committed = Sequence[tuple[int, Sequence[int], Round | None]]
-"""(number of the sequence, tokens, trace) of each round."""
+"""(number of the request, tokens, trace) of each round."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Sequences that one caller waits for. Iterating yields (sequence, delta) as rounds
+    """Requests that one caller waits for. Iterating yields (request, delta) as rounds
     commit, until all have ended.
 
-    An error of a sequence is raised to the iterating caller.
+    An error of a request is raised to the iterating caller.
     """
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    sequences: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     given_up: bool = False
 
     async def __aiter__(self) -> AsyncIterator[tuple[Request, Delta]]:
-        left = len(self.sequences)
+        left = len(self.requests)
         while left:
-            sequence, event = await self.events.get()
+            request, event = await self.events.get()
             if isinstance(event, BaseException):
                 raise event
             if event is None:
                 left -= 1
-            elif sequence is not None:
-                yield sequence, event
+            elif request is not None:
+                yield request, event
 
     async def started(self) -> None:
-        """Wait until all sequences are queued.
+        """Wait until all requests are queued.
 
         Raises InvalidRequest if one cannot be served.
         """
@@ -55,19 +55,19 @@ class Job:
 
     @property
     def runs(self) -> bool:
-        """Whether a sequence has not ended."""
-        return any(one.finish_reason is None for one in self.sequences)
+        """Whether a request has not ended."""
+        return any(one.finish_reason is None for one in self.requests)
 
     def unread(self) -> list[Event]:
-        """Take what a round left for the caller; the end, if no sequence runs."""
+        """Take what a round left for the caller; the end, if no request runs."""
         events: list[Event] = []
-        for sequence in self.sequences:
-            while sequence.unread:
-                events.append((sequence, sequence.unread.popleft()))
-            if sequence.error is not None:
-                events.append((sequence, sequence.error))
+        for request in self.requests:
+            while request.unread:
+                events.append((request, request.unread.popleft()))
+            if request.error is not None:
+                events.append((request, request.error))
         return (
-            events if self.runs else [*events, *((one, None) for one in self.sequences)]
+            events if self.runs else [*events, *((one, None) for one in self.requests)]
         )
 
 
@@ -95,16 +95,16 @@ def _deliver(several: list[tuple[Job, list[Event]]]) -> None:
             job.events.put_nowait(one)
 
 
-def repeat(sequences: list[Request], committed: Committed) -> list[Event]:
+def repeat(requests: list[Request], committed: Committed) -> list[Event]:
     """Commit the rounds of another engine; return their events."""
     events: list[Event] = []
     for number, tokens, trace in committed:
-        sequence = sequences[number]
-        sequence.rounds += 1
-        sequence.stats.rounds += 1
+        request = requests[number]
+        request.rounds += 1
+        request.stats.rounds += 1
         origins: list[Origin] = ["accepted"] * len(tokens)
-        delta = commit(sequence, list(tokens), origins, [], 0)
-        events.append((sequence, replace(delta, round=trace)))
+        delta = commit(request, list(tokens), origins, [], 0)
+        events.append((request, replace(delta, round=trace)))
     return events
 
 

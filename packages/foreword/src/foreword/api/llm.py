@@ -214,12 +214,12 @@ class LLM:
         served.
         """
         session = self.session
-        sequences = [
-            one
-            for prompt, own in per_prompt(listed(prompts), params)
-            for one in session.prepare(prompt, own)
+        requests = [
+            request
+            for prompt, prompt_params in per_prompt(listed(prompts), params)
+            for request in session.prepare(prompt, prompt_params)
         ]
-        return list(session.completions(sequences))
+        return list(session.completions(requests))
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -228,13 +228,13 @@ class LLM:
 
         Closing the iterator aborts the request.
         """
-        sequence, *more = self.session.prepare(prompt, params)
+        request, *more = self.session.prepare(prompt, params)
         if more:
             raise InvalidRequest(
                 f"cannot stream n={1 + len(more)} answers at once: a stream is one "
                 "text. Use n=1"
             )
-        return self.session.stream(sequence)
+        return self.session.stream(request)
 
     @overload
     def chat(
@@ -378,7 +378,7 @@ class LLM:
         InvalidRequest for a prompt that cannot be served.
         """
         params = SamplingParams(max_tokens=1, logprobs=top, adapter=adapter)
-        request = self.session.read(prompt, params)
+        prompt_and_params = self.session.read(prompt, params)
         with self.session.locked():
-            (sequence,) = self.session.sequences(request)
-            return score(self.target, sequence)
+            (request,) = self.session.build(prompt_and_params)
+            return score(self.target, request)

@@ -1,4 +1,4 @@
-"""From requests to sequences, and on to completions: tokenize prompts, render chats,
+"""From prompts to requests, and on to completions: tokenize prompts, render chats,
 check parameters.
 """
 
@@ -56,9 +56,9 @@ SEEDS = 2**63
 
 
 class Requests:
-    """Builder of sequences for one target. Not thread-safe, because tokenizers are not.
+    """Builder of requests for one target. Not thread-safe, because tokenizers are not.
 
-    Without a tokenizer, sequences are token ids alone, and whatever needs text raises
+    Without a tokenizer, prompts are token ids alone, and whatever needs text raises
     InvalidRequest.
     """
 
@@ -111,8 +111,8 @@ class Requests:
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> PromptAndParams:
-        """Return a request with its texts as token ids: the prompt, the prediction and
-        the bad words.
+        """Return a prompt and its parameters with texts as token ids: the prompt, the
+        prediction and the bad words.
 
         Raises InvalidRequest for a text that cannot be read.
         """
@@ -132,15 +132,14 @@ class Requests:
             params, bad_words=(), bad_word_ids=banned, prediction=prediction
         )
 
-    def sequences(
-        self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
+    def build(
+        self, prompt: Rendered | SpeechPrompt, params: SamplingParams
     ) -> list[Request]:
-        """Return `params.n` sequences for one prompt; the first has the seed of the
-        parameters, others have seeds made of it and their number.
+        """Return `params.n` requests for a prompt and parameters from `read`; the first
+        has the seed of the parameters, others have seeds made of it and their number.
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
-        prompt, params = self.read(prompt, params)
         given = isinstance(prompt, SpeechPrompt | ImagePrompt)
         tokens = list(prompt.tokens if given else prompt)
         rules = self._rules(params.language)
@@ -156,32 +155,33 @@ class Requests:
         end = None if rules is None else rules.last(params)
         prediction = self._prediction(params.prediction)
         grammar = self._grammars.compiled(params)
-        about = source, images, features, end, material
-        sequences = []
+        requests = []
         for number in range(params.n):
             seed = secrets.randbits(63)
             if params.seed is not None:
                 seed = seed_of(params.seed, number)
-            reader = self._reader(tokens, params)
-            ids = list(tokens)
-            follows = (
-                self._grammars.answer(grammar, params, len(ids)) if grammar else None
-            )
-            sequences.append(
+            answer_grammar = None
+            if grammar:
+                answer_grammar = self._grammars.answer(grammar, params, len(tokens))
+            requests.append(
                 Request(
-                    next(self._ids),
-                    ids,
-                    len(ids),
-                    params,
-                    seed,
-                    self._eos,
-                    reader,
-                    prediction,
-                    follows,
-                    *about,
+                    id=next(self._ids),
+                    tokens=list(tokens),
+                    prompt=len(tokens),
+                    params=params,
+                    seed=seed,
+                    eos=self._eos,
+                    reader=self._reader(tokens, params),
+                    prediction=prediction,
+                    grammar=answer_grammar,
+                    source=source,
+                    images=images,
+                    features=features,
+                    forced_end=end,
+                    material=material,
                 )
             )
-        return sequences
+        return requests
 
     def render(
         self,

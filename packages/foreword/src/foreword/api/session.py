@@ -23,7 +23,7 @@ from foreword.types import Completion, Delta, Request, SamplingParams, SpeechPro
 
 
 class Session:
-    """Reads requests, queues their sequences, and runs rounds until they have ended."""
+    """Reads requests, queues them, and runs rounds until they have ended."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Session:
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> PromptAndParams:
-        """Return a request with its texts as token ids, for `prepare`.
+        """Return a prompt and its parameters with texts as token ids, for `build`.
 
         Holds up no round.
         """
@@ -73,27 +73,27 @@ class Session:
     def prepare(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> list[Request]:
-        """Return `params.n` sequences for a prompt.
+        """Return `params.n` requests for a prompt.
 
-        Raises InvalidRequest if the request cannot be served.
+        Raises InvalidRequest if they cannot be served.
         """
         if not self.closed:
             self._requests.compile(params)
-        request = self.read(prompt, params)
+        prompt_and_params = self.read(prompt, params)
         with self.locked():  # images run the model
-            sequences = self.sequences(request)
-        loading = self.load(sequences[0].params)
+            requests = self.build(prompt_and_params)
+        loading = self.load(requests[0].params)
         _drafter = loading and loading.result()
         with self.locked():
-            for sequence in sequences:
-                sequence.speculator = self.speculator(sequence.params)
-        return sequences
+            for request in requests:
+                request.speculator = self.speculator(request.params)
+        return requests
 
-    def sequences(self, request: PromptAndParams) -> list[Request]:
-        """Return the sequences of a request from `read`, not yet queued. The caller
-        holds the lock.
+    def build(self, prompt_and_params: PromptAndParams) -> list[Request]:
+        """Return the requests of what `read` returned, not yet queued. The caller holds
+        the lock.
         """
-        return self._requests.sequences(*request)
+        return self._requests.build(*prompt_and_params)
 
     def load(self, params: SamplingParams) -> Future[Drafter] | None:
         """Return the drafter of such requests, which is loaded beside the rounds if
@@ -131,18 +131,18 @@ class Session:
 
     # ---- rounds
 
-    def begin(self, sequence: Request) -> None:
-        """Queue a sequence from `prepare`."""
+    def begin(self, request: Request) -> None:
+        """Queue a request from `prepare`."""
         with self.locked():
-            self._running[sequence.id] = sequence
-            self.engine.add(sequence, self.speculator(sequence.params))
+            self._running[request.id] = request
+            self.engine.add(request, self.speculator(request.params))
 
     def advance(self) -> None:
-        """Run one round of the engine; an error of one sequence goes to
+        """Run one round of the engine; an error of one request goes to
         `Request.error` for its reader.
 
         Committed deltas are in `Request.unread`, even if this raises. Raises errors
-        that belong to no sequence.
+        that belong to no request.
         """
         with self.locked():
             try:
@@ -152,63 +152,63 @@ class Session:
                     raise
 
     def stream(
-        self, sequence: Request, on_read: Callable[[int, int], None] | None = None
+        self, request: Request, on_read: Callable[[int, int], None] | None = None
     ) -> Iterator[Delta]:
-        """Run a sequence and yield its deltas; closing the iterator aborts it.
+        """Run a request and yield its deltas; closing the iterator aborts it.
 
         `on_read` gets the prompt tokens read and all of them, after each step before
         the first delta.
         """
-        self.begin(sequence)
+        self.begin(request)
         try:
-            yield from self.deltas(sequence, on_read)
+            yield from self.deltas(request, on_read)
         finally:
-            self.forget(sequence)
+            self.forget(request)
 
     def deltas(
-        self, sequence: Request, on_read: Callable[[int, int], None] | None = None
+        self, request: Request, on_read: Callable[[int, int], None] | None = None
     ) -> Iterator[Delta]:
-        """Yield the deltas of one sequence; deltas of the others stay in
+        """Yield the deltas of one request; deltas of the others stay in
         `Request.unread` for their readers.
         """
         while True:
             # Hold the lock for one round, never while the caller has the delta.
             with self.locked(closed=True):
-                if not sequence.unread:
-                    if sequence.error:
-                        raise sequence.error
-                    if sequence.finish_reason:
+                if not request.unread:
+                    if request.error:
+                        raise request.error
+                    if request.finish_reason:
                         return
                     self.advance()
-                delta = sequence.unread.popleft() if sequence.unread else None
+                delta = request.unread.popleft() if request.unread else None
             if delta:
                 yield delta
-            elif on_read and not sequence.produced:
-                on_read(min(sequence.cached, sequence.prompt), sequence.prompt)
+            elif on_read and not request.produced:
+                on_read(min(request.cached, request.prompt), request.prompt)
 
-    def forget(self, sequence: Request) -> None:
-        """Release a sequence; abort it if it still runs."""
+    def forget(self, request: Request) -> None:
+        """Release a request; abort it if it still runs."""
         if self.forked:
             return
         with self._lock:
-            if sequence.finish_reason is None:
-                self.engine.abort(sequence)
-            self._running.pop(sequence.id, None)
+            if request.finish_reason is None:
+                self.engine.abort(request)
+            self._running.pop(request.id, None)
 
-    def completions(self, sequences: Sequence[Request]) -> Iterator[Completion]:
-        """Run sequences together; yield their completions in this order."""
+    def completions(self, requests: Sequence[Request]) -> Iterator[Completion]:
+        """Run requests together; yield their completions in this order."""
         try:
-            for sequence in sequences:
-                self.begin(sequence)
-            for sequence in sequences:
-                yield self.completion(sequence, list(self.deltas(sequence)))
+            for request in requests:
+                self.begin(request)
+            for request in requests:
+                yield self.completion(request, list(self.deltas(request)))
         finally:
-            for sequence in sequences:
-                self.forget(sequence)
+            for request in requests:
+                self.forget(request)
 
-    def completion(self, sequence: Request, deltas: Sequence[Delta]) -> Completion:
-        """Return the completion of a sequence, from all its deltas."""
-        return completed(sequence, deltas, sequence.params.method or self.method)
+    def completion(self, request: Request, deltas: Sequence[Delta]) -> Completion:
+        """Return the completion of a request, from all its deltas."""
+        return completed(request, deltas, request.params.method or self.method)
 
     # ---- threads and processes
 
@@ -260,11 +260,11 @@ class Session:
         if self.forked:
             return
         with self._lock:
-            for sequence in list(self._running.values()):
-                sequence.error = InvalidRequest(
+            for request in list(self._running.values()):
+                request.error = InvalidRequest(
                     "cannot finish this request: the LLM was closed. Create another LLM"
                 )
-                self.engine.abort(sequence)
+                self.engine.abort(request)
             if not self.closed:
                 del self.engine, self.target, self._speculators, self._requests
             self.closed = True
@@ -276,23 +276,23 @@ class Session:
             )
 
 
-def completed(sequence: Request, deltas: Sequence[Delta], method: str) -> Completion:
-    """Return the completion of a sequence that was drafted by `method`, from all its
+def completed(request: Request, deltas: Sequence[Delta], method: str) -> Completion:
+    """Return the completion of a request that was drafted by `method`, from all its
     deltas.
     """
     logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
     return Completion(
         text="".join(delta.text for delta in deltas),
-        tokens=sequence.tokens[sequence.prompt :],
-        finish_reason=sequence.finish_reason or "abort",
-        stop_reason=sequence.stop_reason,
-        seed=sequence.seed,
-        stats=sequence.stats,
-        prompt_tokens=sequence.given,
-        logprobs=None if sequence.params.logprobs is None else logprobs,
+        tokens=request.tokens[request.prompt :],
+        finish_reason=request.finish_reason or "abort",
+        stop_reason=request.stop_reason,
+        seed=request.seed,
+        stats=request.stats,
+        prompt_tokens=request.given,
+        logprobs=None if request.params.logprobs is None else logprobs,
         method=method,
-        undrafted=sequence.undrafted,
+        undrafted=request.undrafted,
         rounds=[delta.round for delta in deltas if delta.round]
-        if sequence.params.trace
+        if request.params.trace
         else None,
     )

@@ -35,7 +35,7 @@ class AdaptiveBudget(DraftBudget):
     A chain of k draft tokens yields (1 + sum over j <= k of P(the first j are
     accepted)) tokens over the time of a round with k (Leviathan et al. 2023, section
     3.3, with a measured cost for every count instead of one ratio). Probabilities are
-    per sequence, shrunk toward the mean of all sequences sampled alike; costs are
+    per request, shrunk toward the mean of all requests sampled alike; costs are
     measured. If a drafter states probabilities, the likeliest draft tokens of the whole
     batch are kept while each earns more than its scoring costs (after arXiv 2607.05147,
     section on scheduling, and SMART/CaDDTree for trees).
@@ -60,43 +60,43 @@ class AdaptiveBudget(DraftBudget):
         self._drafting_costs = {plain: DraftingCost() for plain in (True, False)}
         """By whether requests are plain: filters make drafting several times slower."""
         self.drafting_cost = self._drafting_costs[True]
-        """The entry for the sequence of the last `nodes` call."""
+        """The entry for the request of the last `nodes` call."""
         self._overhead = self._plain_overhead = 0.0
-        """Seconds of verify and commit per sequence, with and without draft tokens."""
+        """Seconds of verify and commit per request, with and without draft tokens."""
         self._overall = {
             kind: AcceptanceRecord() for kind in product((True, False), repeat=2)
         }
         """By (greedy, plain): greedy text is easier to predict, filters take longer."""
         self._current = self._overall[True, True]
-        """The entry for the sequence of the last `nodes` call."""
+        """The entry for the request of the last `nodes` call."""
         self._balances = Balances()
         self._balance = Balance()
-        """The entry for the sequence of the last `nodes` call."""
+        """The entry for the request of the last `nodes` call."""
         self._round_balances: list[Balance] = []
         """The entries of this round."""
         self._records: dict[int, AcceptanceRecord] = {}
         self._draft_probs = DraftProbabilities(largest(cost))
         self._round_trees: list[DraftTree] = []
-        """Drafts of this round that state probabilities, by sequence."""
+        """Drafts of this round that state probabilities, by request."""
         self._plans: dict[tuple[bool, bool], tuple[float, float]] = {}
-        """By kind of sequence, in this round: the result of `BatchGain.best`."""
+        """By kind of request, in this round: the result of `BatchGain.best`."""
         self._never_pays: dict[DraftingCost, bool] = {}
         """Whether no draft could pay in this round; empty until checked."""
         self._requested = Requested()
-        """By the sequences of this round."""
+        """By the requests of this round."""
         self._since = self._idle = 0
         """Rounds with draft tokens since one without; rounds without any in a row."""
         self._rounds = 0
         """Rounds so far."""
         self._rest = Rest()
         self._batch_size = 1
-        """Sequences in this round."""
+        """Requests in this round."""
         self._batch: BatchGain | None = None
-        """Costs of this round's sequences; None until computed."""
+        """Costs of this round's requests; None until computed."""
         self._plain_seconds = 0.0
         """Estimated, of the last round without speculation, by its own timing."""
         self._extra_seconds = self._catch_up_seconds = 0.0
-        """Extra seconds of it per drafting sequence; how many of them it read."""
+        """Extra seconds of it per drafting request; how many of them it read."""
         self._length = 0.0
         """Mean tokens of an answer; 0 before any ended."""
 
@@ -141,32 +141,32 @@ class AdaptiveBudget(DraftBudget):
 
     @property
     def overhead(self) -> float:
-        """Seconds of verify and commit per sequence, as in rounds without draft tokens
+        """Seconds of verify and commit per request, as in rounds without draft tokens
         once there was one.
         """
         return self._plain_overhead or self._overhead
 
-    def rests(self, sequences: Sequence[Request]) -> bool:
-        return self._rest.covers(sequences)
+    def rests(self, requests: Sequence[Request]) -> bool:
+        return self._rest.covers(requests)
 
-    def nodes(self, sequence: Request, others: int) -> int:
-        record = self._record(sequence)
+    def nodes(self, request: Request, others: int) -> int:
+        record = self._record(request)
         if self._batch_size != others + 1:
             self._batch_size = others + 1
             self._forget_round()
-        self._rest.interrupt(sequence, others)
+        self._rest.interrupt(request, others)
         self._current = self._overall[record.greedy, record.plain]
         self._balance = balance = self._balance_of(record)
         if not balance.sequences:
             self._round_balances.append(balance)
         balance.sequences += 1
         self.drafting_cost = self._drafting_costs[record.plain]
-        count = self._choose(sequence, record)
+        count = self._choose(request, record)
         if count:
             requested = self._requested
             requested.sequences += 1
             requested.filtered |= not record.plain
-            requested.unread += record.unread(sequence)
+            requested.unread += record.unread(request)
         return count
 
     def trim(self, draft: Draft) -> Draft:
@@ -250,7 +250,7 @@ class AdaptiveBudget(DraftBudget):
         return clock.total - self._plain_seconds
 
     def _forget_round(self) -> None:
-        """Drop what was computed for the sequences of one round."""
+        """Drop what was computed for the requests of one round."""
         self._plans = {}
         self._never_pays = {}
         self._batch = None
@@ -288,14 +288,14 @@ class AdaptiveBudget(DraftBudget):
         self._draft_probs.levels = None
         self._requested = Requested()
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+    def learn(self, request: Request, outcome: RoundResult) -> None:
         tree = self._round_trees.pop(0) if self._round_trees else None
         if not (outcome.asked and finite(outcome.seconds)):
             return
-        record = self._record(sequence)
+        record = self._record(request)
         overall = self._overall[record.greedy, record.plain]
         balance = self._balance_of(record)
-        record.read = len(sequence.tokens)
+        record.read = len(request.tokens)
         token_seconds = self._plain_seconds / self._batch_size
         gained = outcome.accepted * token_seconds - self._extra_seconds
         if finite(gained):
@@ -312,13 +312,13 @@ class AdaptiveBudget(DraftBudget):
             record.paused_until = 0
             record.backoff = C.backoff
 
-    def _record(self, sequence: Request) -> AcceptanceRecord:
-        """Return the record of a sequence; a new one at first."""
-        record = self._records.get(sequence.id)
+    def _record(self, request: Request) -> AcceptanceRecord:
+        """Return the record of a request; a new one at first."""
+        record = self._records.get(request.id)
         if record is None:
-            params = sequence.params
+            params = request.params
             record = AcceptanceRecord(greedy=params.greedy, plain=params.plain)
-            self._records[sequence.id] = record
+            self._records[request.id] = record
         return record
 
     def _balance_of(self, record: AcceptanceRecord) -> Balance:
@@ -329,14 +329,14 @@ class AdaptiveBudget(DraftBudget):
         """Return the seconds that trying out may lose."""
         return C.loss_budget * self._batch_gain().alone_seconds
 
-    def release(self, sequence: Request) -> None:
-        record = self._records.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        record = self._records.pop(request.id, None)
         if record is not None:
-            self._length = running_mean(self._length, sequence.produced)
+            self._length = running_mean(self._length, request.produced)
             self._balances.keep((record.greedy, record.plain), self._batch_size)
 
-    def _choose(self, sequence: Request, record: AcceptanceRecord) -> int:
-        """Return the budget of this sequence: as many draft tokens as pay, or a few to
+    def _choose(self, request: Request, record: AcceptanceRecord) -> int:
+        """Return the budget of this request: as many draft tokens as pay, or a few to
         measure whether they would.
         """
         if record.paused_until > self._rounds or self._since >= C.probe_every:
@@ -348,13 +348,13 @@ class AdaptiveBudget(DraftBudget):
             self._never_pays[cost] = batch.never_pays(cost)
         if self._never_pays[cost] and lost > 0:
             return 0
-        unread = record.unread(sequence) if self._alone else 0
+        unread = record.unread(request) if self._alone else 0
         loss_budget = self._loss_budget()
         if lost > loss_budget and (unread or self._balance.is_losing):
             return 0
-        count, gain = self._best(sequence, record, batch)
+        count, gain = self._best(request, record, batch)
         reading = cost.catch_up(unread)
-        if count and gain * self._left(sequence) > reading:
+        if count and gain * self._left(request) > reading:
             # one at a time until drafting and catching up are measured
             unknown = not cost.measured or (unread and not cost.catch_up_measured)
             return 0 if unknown and self._requested.sequences else count
@@ -366,19 +366,19 @@ class AdaptiveBudget(DraftBudget):
         record.back_off(self._rounds)
         return max(count, 1)
 
-    def _left(self, sequence: Request) -> float:
+    def _left(self, request: Request) -> float:
         """Return the expected rounds to go, by the mean length of an answer."""
-        left = sequence.room
+        left = request.room
         if self._length:
-            written = sequence.produced
-            left = max(self._length - sequence.produced, written, 1.0)
-        return min(left, sequence.room) / self._balance.pace
+            written = request.produced
+            left = max(self._length - request.produced, written, 1.0)
+        return min(left, request.room) / self._balance.pace
 
     def _best(
-        self, sequence: Request, record: AcceptanceRecord, batch: BatchGain
+        self, request: Request, record: AcceptanceRecord, batch: BatchGain
     ) -> tuple[int, float]:
         """Return the draft tokens that maximize tokens per second, and the seconds this
-        sequence gains per round.
+        request gains per round.
         """
         stated = self._draft_probs
         if not stated.available:

@@ -22,7 +22,7 @@ Measure = Callable[[], Mapping[int, float]]
 
 
 class DraftBudget(ABC):
-    """Policy for the number of draft tokens of each sequence, which learns from the
+    """Policy for the number of draft tokens of each request, which learns from the
     outcome of each round.
 
     It never sees a sampled draft token: whether one is scored must not depend on its
@@ -94,24 +94,24 @@ class DraftBudget(ABC):
 
     @property
     def pace(self) -> float:
-        """Tokens per second of each sequence; 0 if the policy ignores time."""
+        """Tokens per second of each request; 0 if the policy ignores time."""
         return 0.0
 
-    def rests(self, sequences: Sequence[Request]) -> bool:
-        """Return whether a round of these sequences gets no draft tokens, by what is
+    def rests(self, requests: Sequence[Request]) -> bool:
+        """Return whether a round of these requests gets no draft tokens, by what is
         known from the last one; `nodes` is not called then.
         """
-        del sequences
+        del requests
         return False
 
     @abstractmethod
-    def nodes(self, sequence: Request, others: int) -> int:
-        """Return the most draft tokens for the next round of a sequence in a batch with
-        `others` other sequences.
+    def nodes(self, request: Request, others: int) -> int:
+        """Return the most draft tokens for the next round of a request in a batch with
+        `others` other requests.
         """
 
     def stops(
-        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
+        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         """Return whether to stop after `depth` draft tokens, which `distribution`
         (log-weights) follows.
@@ -119,7 +119,7 @@ class DraftBudget(ABC):
         Called before the next token is sampled, and only if `chains` is set. The
         decision depends on the prefix alone, so it is exact under every rule.
         """
-        del sequence, depth, distribution
+        del request, depth, distribution
         return False
 
     def trim(self, draft: Draft) -> Draft:
@@ -133,23 +133,23 @@ class DraftBudget(ABC):
         self, rows: int, clock: Clock, reading: int = 0
     ) -> None:
         """Receive the cost of the last round: a forward over `rows`, one per writing
-        sequence and per draft token.
+        request and per draft token.
 
         `reading` prompt tokens were read in the same forward.
         """
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
-        """Receive the outcome of that round for a sequence; of rounds in which no draft
+    def learn(self, request: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
+        """Receive the outcome of that round for a request; of rounds in which no draft
         tokens were requested, none.
         """
 
-    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
-        """Forget a sequence that has ended."""
+    def release(self, request: Request) -> None:  # noqa: B027 - a hook, empty by default
+        """Forget a request that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """Outcome of one round of one sequence."""
+    """Outcome of one round of one request."""
 
     asked: int
     """Draft tokens requested."""
@@ -178,5 +178,5 @@ class FixedBudget(DraftBudget):
     def never(self) -> bool:
         return self.count == 0
 
-    def nodes(self, sequence: Request, others: int) -> int:
+    def nodes(self, request: Request, others: int) -> int:
         return self.count

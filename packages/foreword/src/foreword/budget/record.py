@@ -1,4 +1,4 @@
-"""Decayed counts of accepted draft tokens, for one sequence or for all of a kind."""
+"""Decayed counts of accepted draft tokens, for one request or for all of a kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreword.types import DraftTree, Request
 
 @dataclass(slots=True)
 class AcceptanceRecord:
-    """Decayed counts of one sequence, or of all sequences of a kind."""
+    """Decayed counts of one request, or of all requests of a kind."""
 
     greedy: bool = True
     """No draft token is drawn."""
@@ -26,7 +26,7 @@ class AcceptanceRecord:
     """Rounds in which it was accepted."""
     predicted: PredictedGain = field(default_factory=PredictedGain)
     read: int = 0
-    """Tokens of the sequence after the last round with draft tokens."""
+    """Tokens of the request after the last round with draft tokens."""
     paused_until: int = 0
     """Round of the budget until which nothing is drafted."""
     backoff: int = C.backoff
@@ -53,7 +53,7 @@ class AcceptanceRecord:
     def reached(self, overall: AcceptanceRecord) -> Iterator[float]:
         """Yield, by depth, the probability that a chain is accepted so far.
 
-        The sequence's own rounds weigh most, then the rounds of `overall`; an untried
+        The request's own rounds weigh most, then the rounds of `overall`; an untried
         depth inherits the one before.
         """
         prior = C.first
@@ -70,11 +70,11 @@ class AcceptanceRecord:
         kept, scored = self.kept[depth], self.scored[depth]
         return shrunk(kept, scored, prior, C.prior)
 
-    def unread(self, sequence: Request) -> int:
+    def unread(self, request: Request) -> int:
         """Return the tokens to catch up on, or 0 for the few that a round or
         two add.
         """
-        count = len(sequence.tokens) - self.read
+        count = len(request.tokens) - self.read
         return count if count > C.unread else 0
 
     def back_off(self, now: int) -> None:
@@ -85,10 +85,10 @@ class AcceptanceRecord:
 
 @dataclass(slots=True)
 class Requested:
-    """Requests of the sequences of one round."""
+    """Requests of the requests of one round."""
 
     sequences: int = 0
-    """Sequences that requested some."""
+    """Requests that requested some."""
     unread: int = 0
     """Tokens of them that the drafter has to read before."""
     filtered: bool = False
@@ -108,20 +108,20 @@ class Rest:
     seconds: float = 0.0
     """Of such rounds since the last decision."""
     running: tuple[int, int] = (0, 0)
-    """Sequences of the last decision, and the id of the newest one."""
+    """Requests of the last decision, and the id of the newest one."""
 
-    def covers(self, sequences: Sequence[Request]) -> bool:
-        """Return whether a round of these sequences is one of them: a new sequence, or
+    def covers(self, requests: Sequence[Request]) -> bool:
+        """Return whether a round of these requests is one of them: a new request, or
         one fewer, may change what is worth drafting.
         """
         if not self.left:
             return False
-        return self.running == (len(sequences), sequences[-1].id)
+        return self.running == (len(requests), requests[-1].id)
 
-    def interrupt(self, sequence: Request, others: int) -> None:
-        """End it, for a decision on a sequence."""
+    def interrupt(self, request: Request, others: int) -> None:
+        """End it, for a decision on a request."""
         self.left = 0
-        self.running = (others + 1, sequence.id)
+        self.running = (others + 1, request.id)
 
     def passed(self, seconds: float) -> bool:
         """Return whether a round that is over was one of them."""

@@ -36,11 +36,11 @@ class ConfidenceBudget(DraftBudget):
     def __init__(self, threshold: float = THRESHOLD, most: int = MOST) -> None:
         self.threshold, self.most = threshold, most
 
-    def nodes(self, sequence: Request, others: int) -> int:
+    def nodes(self, request: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
+        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         return depth > 0 and self.doubts(float(probs(distribution[None]).max()))
 
@@ -78,11 +78,11 @@ class SvipBudget(DraftBudget):
         self.share = share
         self.most = most
 
-    def nodes(self, sequence: Request, others: int) -> int:
+    def nodes(self, request: Request, others: int) -> int:
         return self.most
 
     def stops(
-        self, sequence: Request, depth: int, distribution: Float[Tensor, "vocab"]
+        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
     ) -> bool:
         return depth > 0 and self.doubts(float(entropy(distribution[None])))
 
@@ -126,7 +126,7 @@ class AdaEdlBudget(SvipBudget):
         """An entropy so large is too uncertain."""
         return 1 - math.sqrt(self.share * nats) < self.threshold
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+    def learn(self, request: Request, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
         self._kept = (
@@ -142,14 +142,14 @@ class AdaEdlBudget(SvipBudget):
 
 
 START = 5
-"""Draft tokens in the first round of a sequence."""
+"""Draft tokens in the first round of a request."""
 MORE, FEWER = 2, 1
 """Draft tokens added after a fully accepted round, and removed after any other."""
 
 
 class HeuristicBudget(DraftBudget):
     """`num_assistant_tokens_schedule="heuristic_transient"` of transformers: a count
-    for each sequence, at least 1.
+    for each request, at least 1.
 
     A tree counts as fully accepted if its longest branch is.
     """
@@ -162,14 +162,14 @@ class HeuristicBudget(DraftBudget):
         self._start = start
         self._counts: dict[int, int] = {}
 
-    def nodes(self, sequence: Request, others: int) -> int:
-        return self._counts.get(sequence.id, self._start)
+    def nodes(self, request: Request, others: int) -> int:
+        return self._counts.get(request.id, self._start)
 
-    def learn(self, sequence: Request, outcome: RoundResult) -> None:
+    def learn(self, request: Request, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
-        kept_all, count = outcome.accepted == outcome.drafted, self.nodes(sequence, 0)
-        self._counts[sequence.id] = count + MORE if kept_all else max(1, count - FEWER)
+        kept_all, count = outcome.accepted == outcome.drafted, self.nodes(request, 0)
+        self._counts[request.id] = count + MORE if kept_all else max(1, count - FEWER)
 
-    def release(self, sequence: Request) -> None:
-        self._counts.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._counts.pop(request.id, None)

@@ -27,9 +27,9 @@ backend), or nothing.
 
 
 class Drafter(ABC):
-    """Proposer of draft tokens for every sequence in a batch.
+    """Proposer of draft tokens for every request in a batch.
 
-    May keep state by sequence id.
+    May keep state by request id.
     """
 
     about: ClassVar[Method] = Method()
@@ -88,7 +88,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        """Return at most nodes[i] draft tokens for sequence i.
+        """Return at most nodes[i] draft tokens for request i.
 
         An empty tree means that it has none.
         """
@@ -102,9 +102,9 @@ class Drafter(ABC):
         """
 
     def on_hidden_states(  # noqa: B027 - a hook, empty by default
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
-        """Receive the target's hidden states at a sequence's tokens from `start` on:
+        """Receive the target's hidden states at a request's tokens from `start` on:
         `hidden_layers`, concatenated.
 
         Called after every forward, with each token that stays, once and in order;
@@ -119,17 +119,17 @@ class Drafter(ABC):
         meanwhile.
         """
 
-    def rereads(self, sequence: Request) -> bool:
-        """Whether `reread` can score it on this sequence."""
-        del sequence
+    def rereads(self, request: Request) -> bool:
+        """Whether `reread` can score it on this request."""
+        del request
         return False
 
-    def reread(self, sequence: Request, noise: NoiseSource) -> list[bool]:
+    def reread(self, request: Request, noise: NoiseSource) -> list[bool]:
         """Read what others wrote since the last draft; return for each token of the
         answer among it, after the first, whether this drafter would have drafted it
         after the text before it.
         """
-        del sequence, noise
+        del request, noise
         return []
 
     @property
@@ -150,12 +150,12 @@ class Drafter(ABC):
         """
         return self
 
-    def release(self, sequence: Request) -> None:  # noqa: B027 - a hook, empty by default
-        """Forget a sequence that has ended."""
+    def release(self, request: Request) -> None:  # noqa: B027 - a hook, empty by default
+        """Forget a request that has ended."""
 
 
 def chosen(draft_tokens: Sequence[Sequence[int]]) -> Draft:
-    """Return a chain of chosen tokens per sequence; chosen = not sampled from a
+    """Return a chain of chosen tokens per request; chosen = not sampled from a
     distribution that a rule must know.
     """
     return Draft(

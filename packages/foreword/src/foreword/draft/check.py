@@ -41,14 +41,14 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
 
 
 def _check_trees(draft: Draft, budgets: list[int], vocab: int) -> None:
-    """Raise ValueError unless there is a tree of draft tokens for each sequence, within
+    """Raise ValueError unless there is a tree of draft tokens for each request, within
     its budget.
     """
     trees = draft.trees
     if len(trees) != len(budgets):
         raise ValueError(
             f"cannot use this draft: it has {len(trees)} rows for {len(budgets)} "
-            "sequences"
+            "requests"
         )
     if any(len(tree.parents) != len(tree.tokens) for tree in trees):
         raise ValueError(

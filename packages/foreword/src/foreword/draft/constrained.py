@@ -19,25 +19,25 @@ Longest forced text drafted at once; it costs a row of the forward for each.
 """
 
 
-def followed(sequences: Sequence[Request]) -> bool:
-    """Return whether any of these sequences follows a grammar."""
-    return any(sequence.grammar is not None for sequence in sequences)
+def followed(requests: Sequence[Request]) -> bool:
+    """Return whether any of these requests follows a grammar."""
+    return any(request.grammar is not None for request in requests)
 
 
-def accepted(draft: Draft, sequences: Sequence[Request]) -> Draft:
+def accepted(draft: Draft, requests: Sequence[Request]) -> Draft:
     """Return the draft without the nodes that a grammar refuses.
 
     Only for chosen draft tokens: dropping a sampled one for its value is biased.
     Sampled ones come from distributions that have the grammar's mask already.
     """
-    if draft.probs is not None or not draft.nodes or not followed(sequences):
+    if draft.probs is not None or not draft.nodes or not followed(requests):
         return draft
     kept: list[list[int]] = []
-    for sequence, tree in zip(sequences, draft.trees, strict=True):
-        if sequence.grammar is None:
+    for request, tree in zip(requests, draft.trees, strict=True):
+        if request.grammar is None:
             kept.append(list(range(len(tree))))
         else:
-            kept.append(sequence.grammar.accepted(sequence.tokens, tree))
+            kept.append(request.grammar.accepted(request.tokens, tree))
     return draft.pruned(kept)
 
 
@@ -50,8 +50,8 @@ def extended(draft: Draft, batch: Batch) -> Draft:
     one token.
     """
     trees = [
-        _extended(sequence, tree, batch)
-        for sequence, tree in zip(batch.sequences, draft.trees, strict=True)
+        _extended(request, tree, batch)
+        for request, tree in zip(batch.requests, draft.trees, strict=True)
     ]
     if all(map(DraftTree.__eq__, trees, draft.trees)):
         return draft
@@ -68,18 +68,18 @@ def extended(draft: Draft, batch: Batch) -> Draft:
 
 
 def _extended(
-    sequence: Request,
+    request: Request,
     tree: DraftTree,
     batch: Batch,
 ) -> DraftTree:
-    if sequence.grammar is None:
+    if request.grammar is None:
         return tree
     chain = tree.first_chain()
-    room = min(SPAN, NODES - len(tree), batch.reach(sequence) - len(chain))
+    room = min(SPAN, NODES - len(tree), batch.reach(request) - len(chain))
     if room <= 0:
         return tree
     path = [tree.tokens[node] for node in chain]
-    span = sequence.grammar.forced(sequence.tokens, path, room)
+    span = request.grammar.forced(request.tokens, path, room)
     if not span:
         return tree
     weighed = len(tree.probabilities) == len(tree)

@@ -42,7 +42,7 @@ FIRST, LARGE = 2**15, 3 * 2**15
 
 @dataclass(slots=True)
 class _Memory:
-    """Tokens of one sequence that the draft model has read: `length` committed tokens,
+    """Tokens of one request that the draft model has read: `length` committed tokens,
     then draft tokens.
     """
 
@@ -146,19 +146,18 @@ class LanguageModelDrafter(ModelDrafter):
     def quantizable(self) -> Model | None:
         return self.model
 
-    def release(self, sequence: Request) -> None:
-        super().release(sequence)
-        self._memories.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self._memories.pop(request.id, None)
 
-    def reach(self, batch: Batch, sequence: Request) -> int:
+    def reach(self, batch: Batch, request: Request) -> int:
         """Return the most useful depth of a draft: none after a source that the draft
         model cannot read.
         """
         fits = (
-            not self._reads_source(sequence)
-            or len(sequence.source) <= self.model.context
+            not self._reads_source(request) or len(request.source) <= self.model.context
         )
-        return super().reach(batch, sequence) if fits else 0
+        return super().reach(batch, request) if fits else 0
 
     def begin(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
@@ -166,8 +165,8 @@ class LanguageModelDrafter(ModelDrafter):
         if self.draft_vocabulary is not None:
             self.draft_vocabulary.limit(texts=not batch.draws.wants_probs)
 
-    def remember(self, sequence: Request, tree: DraftTree) -> None:
-        self._memories[sequence.id].remember(tree)
+    def remember(self, request: Request, tree: DraftTree) -> None:
+        self._memories[request.id].remember(tree)
 
     def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         logits = self.draft_model.read(reads)
@@ -175,37 +174,37 @@ class LanguageModelDrafter(ModelDrafter):
             logits = self.draft_vocabulary.over(logits, self._vocab)
         return F.pad(logits, (0, self._vocab - logits.shape[1]), value=-math.inf)
 
-    def prefill(self, sequence: Request) -> Read:
+    def prefill(self, request: Request) -> Read:
         """Read what was committed since the last draft, except the end, which the
         returned Read holds.
         """
-        memory = self._memories.get(sequence.id)
+        memory = self._memories.get(request.id)
         known = 0 if memory is None else memory.length
         if memory is None:
             held = self.model.open(
-                sequence.id, capacity(sequence), sequence.tokens, sequence.params.tenant
+                request.id, capacity(request), request.tokens, request.params.tenant
             )
-            if self._reads_source(sequence):
-                self.model.give(sequence.id, sequence.encoder_input)
-            memory = self._memories[sequence.id] = _Memory(held)
+            if self._reads_source(request):
+                self.model.give(request.id, request.encoder_input)
+            memory = self._memories[request.id] = _Memory(held)
         if self.draft_vocabulary is not None:
-            self.draft_vocabulary.read(sequence.tokens[known:])
+            self.draft_vocabulary.read(request.tokens[known:])
         start = memory.length
-        path = memory.settle(sequence.tokens)
+        path = memory.settle(request.tokens)
         if path != list(range(len(path))):
-            self.model.move(sequence.id, [start + place for place in path], start)
+            self.model.move(request.id, [start + place for place in path], start)
         past = memory.length
         end = catch_up(
-            sequence.id,
+            request.id,
             past,
-            sequence.tokens[past:],
+            request.tokens[past:],
             lambda read: self.model.read([read]),
         )
-        memory.length = len(sequence.tokens)
+        memory.length = len(request.tokens)
         return end
 
-    def _reads_source(self, sequence: Request) -> bool:
+    def _reads_source(self, request: Request) -> bool:
         """Return whether the draft model has an encoder for the source; one without
         reads the answer only.
         """
-        return bool(sequence.encoder_input) and self.model.seq2seq is not None
+        return bool(request.encoder_input) and self.model.seq2seq is not None

@@ -53,9 +53,9 @@ class MaskBlocks(BlockPredictor[Read]):
         tokens = read.tokens + masks
         return replace(read, tokens=tokens, keep=count)
 
-    def compute(self, requests: Sequence[Read]) -> tuple[Block, ...]:
-        kept = [one.keep for one in requests]
-        return self.model.read(requests).split(kept)
+    def compute(self, pending: Sequence[Read]) -> tuple[Block, ...]:
+        kept = [one.keep for one in pending]
+        return self.model.read(pending).split(kept)
 
     def ahead(self, read: Read) -> Block:
         block = self.block(read.id)
@@ -87,16 +87,16 @@ class MaskedDrafter(LanguageModelDrafter):
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> None:
         for row, read in reads.items():
-            deep = self.reach(batch, batch.sequences[row])
+            deep = self.reach(batch, batch.requests[row])
             count = min(budget[row], deep)
-            self.blocks.request(self.blocks.masked(read, count))
+            self.blocks.queue(self.blocks.masked(read, count))
 
-    def remember(self, sequence: Request, tree: DraftTree) -> None:
+    def remember(self, request: Request, tree: DraftTree) -> None:
         """Keep nothing: masks were read, not these draft tokens."""
 
-    def rereads(self, sequence: Request) -> bool:
+    def rereads(self, request: Request) -> bool:
         """Return False: a text without masks says nothing of what masks predict."""
-        del sequence
+        del request
         return False
 
 

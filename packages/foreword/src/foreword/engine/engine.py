@@ -20,7 +20,7 @@ from foreword.engine import trace
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.meter import Meter
-from foreword.engine.scheduler import ScheduledSequence, Scheduler
+from foreword.engine.scheduler import ScheduledRequest, Scheduler
 from foreword.engine.speculator import Speculator, select_layers
 from foreword.engine.sub_batch import SubBatch, account, reads_of, split_logits
 from foreword.model import Model
@@ -32,8 +32,8 @@ from foreword.verify import Rule
 class Engine:
     """Round-based scheduler loop for one target model.
 
-    A sequence uses the drafter, rule and budget given here, or the speculator it was
-    added with. All sequences share one target forward per round.
+    A request uses the drafter, rule and budget given here, or the speculator it was
+    added with. All requests share one target forward per round.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Engine:
         self.clock = Clock()
         self.meter = Meter()
         self._others: dict[int, Speculator] = {}
-        """Request id -> speculator, for sequences that do not use the default one."""
+        """Request id -> speculator, for requests that do not use the default one."""
         self._failed: list[tuple[Request, BaseException]] = []
-        """Sequences whose commit failed in this round, with the error."""
+        """Requests whose commit failed in this round, with the error."""
 
     def speculator(
         self, drafter: Drafter, rule: Rule, budget: DraftBudget
@@ -68,41 +68,39 @@ class Engine:
             return Arms(self.target, drafter, rule, budget)
         return Speculator(self.target, drafter, rule, budget)
 
-    def add(self, sequence: Request, speculator: Speculator | None = None) -> None:
-        """Queue a sequence, with its own speculator or the default one."""
+    def add(self, request: Request, speculator: Speculator | None = None) -> None:
+        """Queue a request, with its own speculator or the default one."""
         if speculator is not None and speculator is not self.default:
-            self._others[sequence.id] = speculator
-        self.scheduler.add(sequence)
+            self._others[request.id] = speculator
+        self.scheduler.add(request)
 
-    def abort(self, sequence: Request) -> None:
-        """Stop a sequence; its committed tokens stay."""
-        sequence.finish_reason = sequence.finish_reason or "abort"
-        self._retire(sequence)
+    def abort(self, request: Request) -> None:
+        """Stop a request; its committed tokens stay."""
+        request.finish_reason = request.finish_reason or "abort"
+        self._retire(request)
 
     @property
     def idle(self) -> bool:
-        """Whether no sequence is running or waiting."""
+        """Whether no request is running or waiting."""
         return self.scheduler.idle
 
     @property
     def load(self) -> Load:
-        """Sequences, preemptions, and keys and values held, for metrics."""
+        """Requests, preemptions, and keys and values held, for metrics."""
         return self._cache.load(
             len(self.scheduler.running), len(self.scheduler.waiting)
         )
 
     def step(self) -> list[Delta]:
-        """Run one round and return the delta of each sequence that emitted tokens.
+        """Run one round and return the delta of each request that emitted tokens.
 
         Deltas are also appended to `Request.unread` on commit, so an interrupted round
-        loses none. An error of one sequence ends that sequence, is stored in
+        loses none. An error of one request ends that request, is stored in
         `Request.error`, and is raised.
         """
         with self.target.single_torch_thread():
-            for sequence in [
-                one for one in self.scheduler.running if one.finish_reason
-            ]:
-                self._retire(sequence)  # an interrupt skipped this in the last round
+            for request in [one for one in self.scheduler.running if one.finish_reason]:
+                self._retire(request)  # an interrupt skipped this in the last round
             for speculator in {
                 id(one.drafter): one for one in (self.default, *self._others.values())
             }.values():
@@ -135,59 +133,57 @@ class Engine:
             for delta in self._commit(sub_batch, scores)
         ]
         for entry in readers:
-            entry.sequence.cached += entry.read
+            entry.request.cached += entry.read
         times.append(perf_counter() - tracing)
         self.clock = Clock(*(after - before for before, after in pairwise(times)))
         self._account(scheduled, sub_batches)
         self.meter.count(scheduled, deltas)
         for entry in scheduled:
-            if entry.sequence.finish_reason:
-                self._retire(entry.sequence)
+            if entry.request.finish_reason:
+                self._retire(entry.request)
         self._raise_failed()
         return deltas
 
-    def _schedule(self) -> list[ScheduledSequence]:
-        """Return the sequences of this round; if their keys and values do not fit, the
+    def _schedule(self) -> list[ScheduledRequest]:
+        """Return the requests of this round; if their keys and values do not fit, the
         last ones have to wait.
         """
         running, cache = self.scheduler.running, self._cache
         scheduled = self.scheduler.next(
-            lambda sequence: cache.admits(sequence, running, self._layers(sequence)),
+            lambda request: cache.admits(request, running, self._layers(request)),
             self._begin,
         )
         while len(running) > 1 and cache.lacks(scheduled):
-            sequence = self.scheduler.preempt()
-            cache.give_up(sequence)
-            self._of(sequence).forget(sequence)
-            scheduled = [entry for entry in scheduled if entry.sequence is not sequence]
+            request = self.scheduler.preempt()
+            cache.give_up(request)
+            self._of(request).forget(request)
+            scheduled = [entry for entry in scheduled if entry.request is not request]
         return scheduled
 
-    def _begin(self, sequence: Request) -> None:
-        """Open a sequence, and pass its drafter the hidden states of the tokens that
+    def _begin(self, request: Request) -> None:
+        """Open a request, and pass its drafter the hidden states of the tokens that
         need not be read.
         """
-        self.meter.begin(sequence)
-        hidden = self._cache.begin(sequence, self._layers(sequence))
+        self.meter.begin(request)
+        hidden = self._cache.begin(request, self._layers(request))
         if hidden is not None:
-            self._of(sequence).on_hidden_states(sequence, 0, hidden)
+            self._of(request).on_hidden_states(request, 0, hidden)
 
-    def _layers(self, sequence: Request) -> tuple[int, ...]:
-        """Return the layers after which the drafter of a sequence reads the hidden
+    def _layers(self, request: Request) -> tuple[int, ...]:
+        """Return the layers after which the drafter of a request reads the hidden
         states of every token.
         """
         return (
-            self._of(sequence).drafter.hidden_layers
-            if sequence.undrafted is None
-            else ()
+            self._of(request).drafter.hidden_layers if request.undrafted is None else ()
         )
 
-    def _sub_batches(self, scheduled: list[ScheduledSequence]) -> list[SubBatch]:
+    def _sub_batches(self, scheduled: list[ScheduledRequest]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
         if not self._others:
             return self.default.begin(scheduled)
-        groups: dict[int, tuple[Speculator, list[ScheduledSequence]]] = {}
+        groups: dict[int, tuple[Speculator, list[ScheduledRequest]]] = {}
         for entry in scheduled:
-            speculator = self._of(entry.sequence)
+            speculator = self._of(entry.request)
             groups.setdefault(id(speculator), (speculator, []))[1].append(entry)
         return [
             sub_batch
@@ -195,21 +191,21 @@ class Engine:
             for sub_batch in speculator.begin(group)
         ]
 
-    def _of(self, sequence: Request) -> Speculator:
-        return self._others.get(sequence.id, self.default)
+    def _of(self, request: Request) -> Speculator:
+        return self._others.get(request.id, self.default)
 
     # ---- score
 
     def _score(
         self,
         sub_batches: list[SubBatch],
-        readers: list[ScheduledSequence],
+        readers: list[ScheduledRequest],
         layers: tuple[int, ...],
     ) -> tuple[list[list[Float[Tensor, "_ vocab"]]], list[Float[Tensor, "_ features"]]]:
         """Run one forward over all pending and draft tokens.
 
-        Returns, per sub-batch and sequence, the logits after the last committed token
-        and after each draft token; and per sequence the hidden states of `layers`, if
+        Returns, per sub-batch and request, the logits after the last committed token
+        and after each draft token; and per request the hidden states of `layers`, if
         any are requested.
         """
         reads = reads_of(sub_batches, readers)
@@ -225,12 +221,12 @@ class Engine:
         )
         return split_logits(logits, sub_batches), states
 
-    def _requested_layers(self, scheduled: list[ScheduledSequence]) -> tuple[int, ...]:
+    def _requested_layers(self, scheduled: list[ScheduledRequest]) -> tuple[int, ...]:
         """Return the layers whose hidden states the drafters of this round read,
         without duplicates.
         """
         distinct = dict.fromkeys(
-            layers for entry in scheduled if (layers := self._layers(entry.sequence))
+            layers for entry in scheduled if (layers := self._layers(entry.request))
         )
         return (
             next(iter(distinct))
@@ -243,11 +239,11 @@ class Engine:
     def _share_hidden_states(
         self,
         sub_batches: list[SubBatch],
-        readers: list[ScheduledSequence],
+        readers: list[ScheduledRequest],
         hidden: list[Tensor],
         layers: tuple[int, ...],
     ) -> None:
-        """Pass each drafter the hidden states of the committed tokens; sequences that
+        """Pass each drafter the hidden states of the committed tokens; requests that
         write come first in `hidden`.
         """
         if not hidden:
@@ -262,7 +258,7 @@ class Engine:
         for (entry, nodes), states in zip(
             [*kept, *((entry, []) for entry in readers)], hidden, strict=True
         ):
-            sequence, needed = entry.sequence, self._layers(entry.sequence)
+            request, needed = entry.request, self._layers(entry.request)
             if not needed:
                 continue
             rows = [*range(entry.read), *(entry.read + node for node in nodes)]
@@ -270,45 +266,45 @@ class Engine:
             # indices take ten times as long as a slice
             path = states[:count] if rows[-1] == count - 1 else states[rows]
             states = select_layers(path, layers, needed)
-            self._cache.keep_hidden(sequence, states, needed)
-            self._of(sequence).on_hidden_states(sequence, sequence.cached, states)
+            self._cache.keep_hidden(request, states, needed)
+            self._of(request).on_hidden_states(request, request.cached, states)
 
     # ---- commit
 
     def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
-        """Commit the verdict, sequence by sequence.
+        """Commit the verdict, request by request.
 
-        A failure ends only the sequence it belongs to.
+        A failure ends only the request it belongs to.
         """
         before, deltas = perf_counter(), []
         several = (
-            sub_batch.batch.sequences,
+            sub_batch.batch.requests,
             sub_batch.verdict.kept,
             sub_batch.verdict.said(sub_batch.draft),
         )
-        for row, (sequence, path, emitted) in enumerate(zip(*several, strict=True)):
+        for row, (request, path, emitted) in enumerate(zip(*several, strict=True)):
             try:
-                if sequence.error is not None:  # its own parameters failed
-                    raise sequence.error
+                if request.error is not None:  # its own parameters failed
+                    raise request.error
                 deltas.append(
                     self._append(
-                        sequence,
+                        request,
                         sub_batch,
                         row,
                         logits[row],
                         path,
-                        sequence.with_end(emitted),
+                        request.with_end(emitted),
                     )
                 )
-            except BaseException as error:  # noqa: BLE001 - interrupts too: the other sequences must keep their tokens
-                sequence.finish_reason = "abort"
-                self._failed.append((sequence, error))
+            except BaseException as error:  # noqa: BLE001 - interrupts too: the other requests must keep their tokens
+                request.finish_reason = "abort"
+                self._failed.append((request, error))
         sub_batch.clock.commit = perf_counter() - before
         return deltas
 
     def _append(
         self,
-        sequence: Request,
+        request: Request,
         sub_batch: SubBatch,
         row: int,
         logits: Tensor,
@@ -316,30 +312,30 @@ class Engine:
         emitted: list[int],
     ) -> Delta:
         origins: list[Origin] = [*("accepted" for _ in path), "bonus"]
-        start = len(sequence.tokens)
+        start = len(request.tokens)
         if not sub_batch.draft.chain:
-            self.target.move(sequence.id, [start + node for node in path], start)
+            self.target.move(request.id, [start + node for node in path], start)
         measured = []
-        if sequence.params.logprobs is not None:
+        if request.params.logprobs is not None:
             rows = logits[[0, *(node + 1 for node in path)]]
-            measured = logprobs(rows, emitted, sequence.params.logprobs)
+            measured = logprobs(rows, emitted, request.params.logprobs)
         drafted = len(sub_batch.draft.trees[row])
         delta = trace.attach(
-            sub_batch, row, commit(sequence, emitted, origins, measured, drafted)
+            sub_batch, row, commit(request, emitted, origins, measured, drafted)
         )
-        sequence.unread.append(delta)
-        sequence.cached = start + len(path)
-        sequence.rounds += 1
+        request.unread.append(delta)
+        request.cached = start + len(path)
+        request.rounds += 1
         return delta
 
     def _raise_failed(self) -> None:
         """Raise the error of a failed commit; interrupts take precedence."""
         failed, self._failed = self._failed, []
-        for sequence, error in failed:
+        for request, error in failed:
             interrupted = RuntimeError(
                 "cannot continue this request: it was interrupted. Send it again"
             )
-            sequence.error = error if isinstance(error, Exception) else interrupted
+            request.error = error if isinstance(error, Exception) else interrupted
         if failed:
             raise min(
                 (error for _, error in failed),
@@ -347,7 +343,7 @@ class Engine:
             )
 
     def _account(
-        self, scheduled: list[ScheduledSequence], sub_batches: list[SubBatch]
+        self, scheduled: list[ScheduledRequest], sub_batches: list[SubBatch]
     ) -> None:
         """Update statistics and budgets with the round."""
         wrote = sum(entry.writes for entry in scheduled)
@@ -358,7 +354,7 @@ class Engine:
         self.scheduler.measure(scheduled, self.clock.total)
         for entry in scheduled:
             if not entry.writes:
-                entry.sequence.stats.read(self.clock, entry.read)
+                entry.request.stats.read(self.clock, entry.read)
         for sub_batch in sub_batches:
             if len(sub_batches) == 1:
                 sub_batch.clock = self.clock
@@ -366,11 +362,11 @@ class Engine:
             account(sub_batch, wrote, drafted, reading)
             trace.close(sub_batch)
 
-    def _retire(self, sequence: Request) -> None:
-        self.scheduler.retire(sequence)
-        self.target.close(sequence.id)
-        self._of(sequence).release(sequence)
-        self._others.pop(sequence.id, None)
+    def _retire(self, request: Request) -> None:
+        self.scheduler.retire(request)
+        self.target.close(request.id)
+        self._of(request).release(request)
+        self._others.pop(request.id, None)
 
     @property
     def drafter(self) -> Drafter:

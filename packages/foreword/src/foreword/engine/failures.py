@@ -61,31 +61,31 @@ class Failures:
         if self._clean >= CLEAN:
             self._count = self._clean = 0
 
-    def is_off(self, sequence: Request) -> bool:
+    def is_off(self, request: Request) -> bool:
         """Whether the drafter is off for a request."""
-        return sequence.undrafted is not None
+        return request.undrafted is not None
 
-    def turn_off(self, sequence: Request) -> None:
+    def turn_off(self, request: Request) -> None:
         """Turn the drafter off for a request: it has failed, or missed some tokens."""
-        sequence.undrafted = sequence.undrafted or self.last
+        request.undrafted = request.undrafted or self.last
 
     @contextmanager
-    def contained(self, sequence: Request | None = None) -> Iterator[None]:
-        """Record an exception of the drafter as a failure, of `sequence` if given."""
+    def contained(self, request: Request | None = None) -> Iterator[None]:
+        """Record an exception of the drafter as a failure, of `request` if given."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a drafter's error must not fail the request
-            self.record(error, sequence)
+            self.record(error, request)
 
     def record(
-        self, error: Exception, sequence: Request | None = None, *, quiet: bool = False
+        self, error: Exception, request: Request | None = None, *, quiet: bool = False
     ) -> None:
-        """Turn drafting off for a sequence; after `FAULTS` failures in a row, pause it
+        """Turn drafting off for a request; after `FAULTS` failures in a row, pause it
         for all.
         """
         self.last = named(error)
-        if sequence is not None:
-            self.turn_off(sequence)
+        if request is not None:
+            self.turn_off(request)
         self._count = 0 if self._paused else self._count + 1
         self._clean = 0
         if self._count >= FAULTS:
@@ -97,7 +97,7 @@ class Failures:
                 f"{self._paused} rounds"
             )
         elif not (self._warned or self._paused or quiet):
-            extent = "one request" if sequence else "one round"
+            extent = "one request" if request else "one round"
             self._warn(f"the drafter failed and is off for {extent}")
         self._warned = True
 

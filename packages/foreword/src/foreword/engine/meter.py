@@ -1,4 +1,4 @@
-"""Provides measurements of rounds for metrics: when each sequence emitted tokens, and
+"""Provides measurements of rounds for metrics: when each request emitted tokens, and
 how many tokens a round had.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from time import perf_counter
 
-from foreword.engine.scheduler import ScheduledSequence
+from foreword.engine.scheduler import ScheduledRequest
 from foreword.types import Delta, Request, Tally
 
 SECONDS = (
@@ -38,24 +38,24 @@ class Meter:
 
     def __init__(self) -> None:
         self.gaps = Tally(SECONDS)
-        """Seconds from one round that emitted tokens of a sequence to the next."""
+        """Seconds from one round that emitted tokens of a request to the next."""
         self.tokens = Tally(TOKENS)
         """Tokens of the rounds that emitted any, as vLLM counts them.
 
-        The tokens emitted, and the whole prompt of each sequence whose first token is
+        The tokens emitted, and the whole prompt of each request whose first token is
         among them.
         """
 
-    def begin(self, sequence: Request) -> None:
-        """Note when the first tokens of a sequence are scheduled.
+    def begin(self, request: Request) -> None:
+        """Note when the first tokens of a request are scheduled.
 
-        A preempted sequence keeps the first time.
+        A preempted request keeps the first time.
         """
-        if sequence.moments.begun is None:
-            sequence.moments.begun = perf_counter()
+        if request.moments.begun is None:
+            request.moments.begun = perf_counter()
 
     def count(
-        self, scheduled: Iterable[ScheduledSequence], deltas: Sequence[Delta]
+        self, scheduled: Iterable[ScheduledRequest], deltas: Sequence[Delta]
     ) -> None:
         """Count a round, after its deltas are committed."""
         if not deltas:
@@ -63,13 +63,13 @@ class Meter:
         now = perf_counter()
         emitted = {delta.id for delta in deltas}
         tokens = sum(len(delta.tokens) for delta in deltas)
-        for sequence in (entry.sequence for entry in scheduled):
-            if sequence.id not in emitted:
+        for request in (entry.request for entry in scheduled):
+            if request.id not in emitted:
                 continue
-            moments = sequence.moments
+            moments = request.moments
             if moments.last is None:
                 moments.first = now
-                tokens += len(sequence.given)
+                tokens += len(request.given)
             else:
                 self.gaps.add(now - moments.last)
             moments.last = now

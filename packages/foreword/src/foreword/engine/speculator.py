@@ -18,7 +18,7 @@ from foreword.draft import constrained
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import checked
 from foreword.engine.failures import FAULTS, Failures
-from foreword.engine.scheduler import ScheduledSequence
+from foreword.engine.scheduler import ScheduledRequest
 from foreword.engine.sub_batch import SubBatch
 from foreword.errors import named
 from foreword.model import Mode, Model, machine
@@ -86,7 +86,7 @@ class Speculator:
         """The last error of the drafter."""
         return self.failures.last
 
-    def begin(self, scheduled: Sequence[ScheduledSequence]) -> list[SubBatch]:
+    def begin(self, scheduled: Sequence[ScheduledRequest]) -> list[SubBatch]:
         """Return the sub-batches of the entries that write; the one with drafting on
         comes first.
 
@@ -96,11 +96,11 @@ class Speculator:
         if self.failures.is_paused:
             self.failures.count_down()
             for entry in scheduled:
-                self.failures.turn_off(entry.sequence)
+                self.failures.turn_off(entry.request)
         writing = [entry for entry in scheduled if entry.writes]
         is_off = self.failures.is_off
-        on = [entry for entry in writing if not is_off(entry.sequence)]
-        off = [entry for entry in writing if is_off(entry.sequence)]
+        on = [entry for entry in writing if not is_off(entry.request)]
+        off = [entry for entry in writing if is_off(entry.request)]
         return [
             SubBatch(self, group, drafting)
             for drafting, group in ((True, on), (False, off))
@@ -110,30 +110,30 @@ class Speculator:
     # ---- propose
 
     def propose(self, sub_batch: SubBatch, others: int) -> None:
-        """Draft for the sub-batch; `others`: further sequences in the forward beside
-        each of its sequences.
+        """Draft for the sub-batch; `others`: further requests in the forward beside
+        each of its requests.
         """
         before = perf_counter()
-        sequences = tuple(entry.sequence for entry in sub_batch.scheduled)
+        requests = tuple(entry.request for entry in sub_batch.scheduled)
         stops = self.budget.stops if self.budget.chains else None
         sub_batch.batch = batch = Batch(
-            sequences, self.draws, self._trees, context=self.target.context, stops=stops
+            requests, self.draws, self._trees, context=self.target.context, stops=stops
         )
-        rests = sub_batch.drafting and self.budget.rests(sequences)
+        rests = sub_batch.drafting and self.budget.rests(requests)
         if rests or not sub_batch.drafting:
-            sub_batch.budgets = [0] * len(sequences)
+            sub_batch.budgets = [0] * len(requests)
         else:
-            sub_batch.budgets = [self._budget(batch, one, others) for one in sequences]
+            sub_batch.budgets = [self._budget(batch, one, others) for one in requests]
         sub_batch.draft = (
             self._draft(sub_batch)
             if any(sub_batch.budgets)
-            else self._no_draft(len(sequences))
+            else self._no_draft(len(requests))
         )
         sub_batch.depths = [max(tree.depths) for tree in sub_batch.draft.trees]
-        if sub_batch.drafting and self._may_draft and constrained.followed(sequences):
+        if sub_batch.drafting and self._may_draft and constrained.followed(requests):
             sub_batch.draft = constrained.extended(sub_batch.draft, batch)
         if rests and sub_batch.draft.nodes == 0:
-            sub_batch.reasons = ["budget"] * len(sequences)
+            sub_batch.reasons = ["budget"] * len(requests)
         else:
             trees = enumerate(sub_batch.draft.trees)
             sub_batch.reasons = [
@@ -165,25 +165,25 @@ class Speculator:
         draft = checked(self.drafter.propose(batch, budgets), budgets, self.target)
         if not (draft.chain or self._trees):
             draft = first_chain(draft)
-        draft = draft.within([batch.reach(sequence) for sequence in batch.sequences])
-        return constrained.accepted(draft, batch.sequences)
+        draft = draft.within([batch.reach(request) for request in batch.requests])
+        return constrained.accepted(draft, batch.requests)
 
     def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
-        """Find the sequences at fault by drafting for each one separately; these drafts
+        """Find the requests at fault by drafting for each one separately; these drafts
         are discarded.
         """
         if len(batch) == 1:
-            self.failures.record(error, batch.sequences[0])
+            self.failures.record(error, batch.requests[0])
             return
         faulty: list[tuple[Request, Exception]] = []
-        for sequence, nodes in zip(batch.sequences, budgets, strict=True):
+        for request, nodes in zip(batch.requests, budgets, strict=True):
             try:
                 if nodes:
-                    self._checked_draft(replace(batch, sequences=(sequence,)), [nodes])
+                    self._checked_draft(replace(batch, requests=(request,)), [nodes])
             except Exception as own_error:  # noqa: BLE001 - as above
-                faulty.append((sequence, own_error))
-        for sequence, own_error in faulty:
-            self.failures.record(own_error, sequence, quiet=len(faulty) >= FAULTS)
+                faulty.append((request, own_error))
+        for request, own_error in faulty:
+            self.failures.record(own_error, request, quiet=len(faulty) >= FAULTS)
         if not faulty:
             self.failures.record(error)
 
@@ -202,32 +202,32 @@ class Speculator:
             self._empty[rows] = Draft([DraftTree()] * rows, device=self.target.device)
         return self._empty[rows]
 
-    def _budget(self, batch: Batch, sequence: Request, others: int) -> int:
+    def _budget(self, batch: Batch, request: Request, others: int) -> int:
         """Return the draft tokens worth proposing.
 
         Near the end few can be accepted, but a tree may offer many.
         """
-        reach = batch.reach(sequence)
+        reach = batch.reach(request)
         if not (self._may_draft and reach):
             return 0
         return max(
-            0, min(self.budget.nodes(sequence, others), NODES if batch.trees else reach)
+            0, min(self.budget.nodes(request, others), NODES if batch.trees else reach)
         )
 
     def _reason(self, sub_batch: SubBatch, row: int) -> Reason:
-        """Return why nothing was drafted for a sequence.
+        """Return why nothing was drafted for a request.
 
         Every round without a draft is counted by it.
         """
-        sequence = sub_batch.batch.sequences[row]
+        request = sub_batch.batch.requests[row]
         proposed = sub_batch.proposed
-        if self.failures.is_off(sequence) or sub_batch.failed:
+        if self.failures.is_off(request) or sub_batch.failed:
             return "failed"
         if not self.drafter.proposes:
             return "method"
         if self.target.mode is Mode.PLAIN:
             return "target"
-        if not sub_batch.batch.reach(sequence):
+        if not sub_batch.batch.reach(request):
             return "last-token"
         if not sub_batch.budgets[row]:
             return "budget"
@@ -256,7 +256,7 @@ class Speculator:
                     Scores(tuple(logits)),
                 )
             except Exception as error:  # noqa: BLE001 - as above
-                first, *others = sub_batch.batch.sequences
+                first, *others = sub_batch.batch.requests
                 self.failures.record(error, None if others else first)
         sub_batch.clock.verify = perf_counter() - before
 
@@ -265,19 +265,19 @@ class Speculator:
     ) -> None:
         """Learn from a round that is over; a speculator of one method learns nothing.
 
-        Its forward held `wrote` sequences, `drafted` draft tokens and `reading` prompt
+        Its forward held `wrote` requests, `drafted` draft tokens and `reading` prompt
         tokens in total, other speculators included.
         """
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         """Pass the drafter the hidden states of committed tokens, from position `start`
         on.
         """
-        if not self.failures.is_off(sequence):
-            with self.failures.contained(sequence):
-                self.drafter.on_hidden_states(sequence, start, hidden)
+        if not self.failures.is_off(request):
+            with self.failures.contained(request):
+                self.drafter.on_hidden_states(request, start, hidden)
 
     def rest(self, took: float) -> None:
         """Let the drafter work between rounds; `took`: seconds of the last round."""
@@ -285,17 +285,17 @@ class Speculator:
             with self.failures.contained():
                 self.drafter.rest(took)
 
-    def release(self, sequence: Request) -> None:
-        """Free the state of a sequence that has ended."""
-        self.budget.release(sequence)
-        self.forget(sequence)
+    def release(self, request: Request) -> None:
+        """Free the state of a request that has ended."""
+        self.budget.release(request)
+        self.forget(request)
 
-    def forget(self, sequence: Request) -> None:
-        """Have the drafter forget a sequence that has ended, or that the target will
+    def forget(self, request: Request) -> None:
+        """Have the drafter forget a request that has ended, or that the target will
         read again.
         """
         with self.failures.contained():
-            self.drafter.release(sequence)
+            self.drafter.release(request)
 
 
 def select_layers(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import RoundResult
-from foreword.engine.scheduler import ScheduledSequence
+from foreword.engine.scheduler import ScheduledRequest
 from foreword.model import Read
 from foreword.types import Batch, Clock, Draft, Round, Verdict
 from foreword.types.round import Reason
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SubBatch:
-    """The sequences of one round that write and share a speculator; `drafting` is false
+    """The requests of one round that write and share a speculator; `drafting` is false
     where drafting is off.
     """
 
     speculator: Speculator
-    scheduled: list[ScheduledSequence]
+    scheduled: list[ScheduledRequest]
     drafting: bool
     batch: Batch = field(init=False)
     draft: Draft = field(init=False)
     verdict: Verdict = field(init=False)
     budgets: list[int] = field(init=False)
-    """Draft tokens allowed for each sequence."""
+    """Draft tokens allowed for each request."""
     proposed: Draft | None = None
     """The draft before the budget trimmed it; None if the drafter was not called or
     failed.
@@ -41,10 +41,10 @@ class SubBatch:
     failed: str | None = None
     """The error of the drafter in this round."""
     reasons: list[Reason | None] = field(init=False)
-    """Why nothing was drafted, for each sequence; None where something was."""
+    """Why nothing was drafted, for each request; None where something was."""
     distributions: Distributions = field(init=False)
     rounds: dict[int, Round] = field(default_factory=dict)
-    """Traces, by row, of the sequences that ask for one."""
+    """Traces, by row, of the requests that ask for one."""
     depths: list[int] = field(init=False)
     """Depth of each tree as the drafter made it, without the text that a grammar
     forces.
@@ -53,7 +53,7 @@ class SubBatch:
 
 
 def reads_of(
-    sub_batches: Sequence[SubBatch], readers: Sequence[ScheduledSequence]
+    sub_batches: Sequence[SubBatch], readers: Sequence[ScheduledRequest]
 ) -> list[Read]:
     """Return the pending and draft tokens of all that write, then the prompt tokens of
     the readers.
@@ -67,7 +67,7 @@ def reads_of(
 def split_logits(
     logits: Float[Tensor, "rows vocab"], sub_batches: Sequence[SubBatch]
 ) -> list[list[Float[Tensor, "_ vocab"]]]:
-    """Return the rows of each sequence, per sub-batch: after its last committed token
+    """Return the rows of each request, per sub-batch: after its last committed token
     and after each draft token.
     """
     counts = [
@@ -82,25 +82,25 @@ def split_logits(
 def _written(sub_batch: SubBatch) -> Iterator[Read]:
     trees = sub_batch.draft.trees
     for entry, tree in zip(sub_batch.scheduled, trees, strict=True):
-        sequence = entry.sequence
+        request = entry.request
         yield Read(
-            sequence.id,
-            sequence.cached,
-            sequence.pending + tree.tokens,
+            request.id,
+            request.cached,
+            request.pending + tree.tokens,
             None if sub_batch.draft.chain else tree.parents,
             keep=len(tree) + 1,
         )
 
 
-def _prompt(entry: ScheduledSequence) -> Read:
-    sequence = entry.sequence
-    stop = sequence.cached + entry.read
-    tokens = sequence.tokens[sequence.cached : stop]
-    return Read(sequence.id, sequence.cached, tokens, keep=0)
+def _prompt(entry: ScheduledRequest) -> Read:
+    request = entry.request
+    stop = request.cached + entry.read
+    tokens = request.tokens[request.cached : stop]
+    return Read(request.id, request.cached, tokens, keep=0)
 
 
 def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None:
-    """Account for the sub-batch's round: its forward held `wrote` sequences that write,
+    """Account for the sub-batch's round: its forward held `wrote` requests that write,
     `drafted` draft tokens and `reading` prompt tokens in total.
     """
     budget, clock = sub_batch.speculator.budget, sub_batch.clock
@@ -108,13 +108,13 @@ def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None
         budget.on_timing(wrote + drafted, clock, reading)
     has_drafted = sub_batch.drafting and any(sub_batch.budgets)
     outcomes = zip(
-        sub_batch.batch.sequences,
+        sub_batch.batch.requests,
         sub_batch.draft.trees,
         sub_batch.verdict.kept,
         strict=True,
     )
-    for row, (sequence, tree, path) in enumerate(outcomes):
-        sequence.stats.add(
+    for row, (request, tree, path) in enumerate(outcomes):
+        request.stats.add(
             clock, len(tree), len(path), max(tree.depths), sub_batch.reasons[row]
         )
         if has_drafted:
@@ -122,5 +122,5 @@ def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None
             accepted = min(len(path), depth)
             requested = sub_batch.budgets[row]
             result = RoundResult(requested, depth, accepted, clock.propose, clock.total)
-            budget.learn(sequence, result)
+            budget.learn(request, result)
     sub_batch.speculator.settle(sub_batch, wrote, drafted, reading)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.engine.scheduler import ScheduledSequence
+from foreword.engine.scheduler import ScheduledRequest
 from foreword.engine.sub_batch import SubBatch
 from foreword.types import Delta, Draft, Request, Round
 from foreword.types.round import (
@@ -35,17 +35,17 @@ class TokenText(Protocol):
 
 
 def begin(
-    sub_batches: Sequence[SubBatch], scheduled: Sequence[ScheduledSequence]
+    sub_batches: Sequence[SubBatch], scheduled: Sequence[ScheduledRequest]
 ) -> None:
-    """Trace the round for every sequence that asks for it, all but its times and text.
+    """Trace the round for every request that asks for it, all but its times and text.
 
     Runs after verification and before the commit: the distributions depend on the
     committed tokens.
     """
     rows = [
-        (sub_batch, row, sequence)
+        (sub_batch, row, request)
         for sub_batch in sub_batches
-        for row, sequence in enumerate(sub_batch.batch.sequences)
+        for row, request in enumerate(sub_batch.batch.requests)
     ]
     traced = [found for found in rows if found[2].params.trace]
     if not traced:
@@ -54,16 +54,16 @@ def begin(
         len(tree) for sub_batch in sub_batches for tree in sub_batch.draft.trees
     )
     rows = drafted + sum(entry.read for entry in scheduled)
-    prompt_rows = sum(entry.read for entry in scheduled if not entry.sequence.produced)
-    for sub_batch, row, sequence in traced:
-        round_ = sub_batch.rounds[row] = _round(sub_batch, row, sequence)
+    prompt_rows = sum(entry.read for entry in scheduled if not entry.request.produced)
+    for sub_batch, row, request in traced:
+        round_ = sub_batch.rounds[row] = _round(sub_batch, row, request)
         round_.rows = rows
         round_.prompt_rows = prompt_rows
         round_.sequences = len(scheduled)
 
 
 def attach(sub_batch: SubBatch, row: int, delta: Delta) -> Delta:
-    """Return the delta of a sequence with its trace, if it has one."""
+    """Return the delta of a request with its trace, if it has one."""
     round_ = sub_batch.rounds.get(row)
     if round_ is None:
         return delta
@@ -81,7 +81,7 @@ def close(sub_batch: SubBatch) -> None:
         )
 
 
-def _round(sub_batch: SubBatch, row: int, sequence: Request) -> Round:
+def _round(sub_batch: SubBatch, row: int, request: Request) -> Round:
     tree = sub_batch.draft.trees[row]
     path = sub_batch.verdict.kept[row]
     added = sub_batch.verdict.added[row]
@@ -90,23 +90,23 @@ def _round(sub_batch: SubBatch, row: int, sequence: Request) -> Round:
         sub_batch, row, [*tree.parents, last], [*tree.tokens, added]
     )
     befores = [
-        tree.tokens[parent] if parent >= 0 else sequence.tokens[-1]
+        tree.tokens[parent] if parent >= 0 else request.tokens[-1]
         for parent in (*tree.parents, last)
     ]
-    decoder, tokens = sequence.reader, [*tree.tokens, added]
+    decoder, tokens = request.reader, [*tree.tokens, added]
     shows = isinstance(decoder, TokenText)
     *texts, text = map(decoder.show, tokens, befores) if shows else [""] * len(tokens)
     drafts = _draft_probs(sub_batch.draft, row)
     kind: Literal["bonus", "correction", "plain"] = (
         "correction" if last in tree.parents else "bonus"
     )
-    why, stats = sub_batch.reasons[row], sequence.stats
+    why, stats = sub_batch.reasons[row], request.stats
     return Round(
         draft=tuple(map(DraftToken, tree.tokens, texts, tree.parents, drafts, targets)),
         accepted=tuple(path),
         added=AddedToken(added, text, of_added, kind if len(tree) else "plain"),
         budget=sub_batch.budgets[row],
-        undrafted=why and Undrafted(why, _sentence(why, sub_batch, sequence)),
+        undrafted=why and Undrafted(why, _sentence(why, sub_batch, request)),
         rows=0,
         prompt_rows=0,
         sequences=0,
@@ -115,8 +115,8 @@ def _round(sub_batch: SubBatch, row: int, sequence: Request) -> Round:
     )
 
 
-def _sentence(why: Reason, sub_batch: SubBatch, sequence: Request) -> str:
-    error = (sequence.undrafted or sub_batch.failed) if why == "failed" else None
+def _sentence(why: Reason, sub_batch: SubBatch, request: Request) -> str:
+    error = (request.undrafted or sub_batch.failed) if why == "failed" else None
     return f"{REASONS[why]} {error}" if error else REASONS[why]
 
 
@@ -126,11 +126,11 @@ def _target_probs(
     """Return the probability of each token after its parent; None in an invalid column,
     or for NaN.
     """
-    distributions, sequence = sub_batch.distributions, sub_batch.batch.sequences[row]
+    distributions, request = sub_batch.distributions, sub_batch.batch.requests[row]
     columns = [parent + 1 for parent in parents]
     scaled: Float[Tensor, "column vocab"] = distributions.weights[row].float()
     if distributions.unscaled[row]:
-        scaled = scaled / (sequence.params.temperature or 1.0)
+        scaled = scaled / (request.params.temperature or 1.0)
     values = (scaled[columns, tokens] - scaled.logsumexp(-1)[columns]).exp().tolist()
     invalid = distributions.invalid[row]
     probabilities: list[float | None] = []

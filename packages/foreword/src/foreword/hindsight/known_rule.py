@@ -47,7 +47,7 @@ def check_rule(name: str) -> None:
 
 class RuleOnText:
     """A rule that accepts as it would have, given that the target wrote this text; for
-    one sequence.
+    one request.
 
     A drafter that samples is made to sample the text's tokens, so the refused ones
     differ from a real round's. Chosen draft tokens are accepted while they equal the
@@ -76,8 +76,8 @@ class RuleOnText:
     def _verify(
         self, weights: Float[Tensor, "1 column vocab"], draft: Draft, noise: Noise
     ) -> Verdict:
-        sequence = self._draws.sequence
-        start = len(sequence.tokens)
+        request = self._draws.request
+        start = len(request.tokens)
         text = self._text[start : start + draft.nodes + 1]
         own = draft.trees[0].tokens
         accepted = 0
@@ -86,12 +86,12 @@ class RuleOnText:
         ):
             accepted += 1
         is_sampled = draft.probs is not None
-        if is_sampled and not sequence.params.greedy:
+        if is_sampled and not request.params.greedy:
             equal = text[:accepted]
             reached = self._probabilities(weights, draft, equal)
             number = float(noise.accept[0, 0])
             accepted = sum(number < one for one in reached)
-            self._check(weights[0], sequence, text[: accepted + 1])
+            self._check(weights[0], request, text[: accepted + 1])
         return Verdict([list(range(accepted))], [text[accepted]], draft.nodes)
 
     def _probabilities(
@@ -106,12 +106,12 @@ class RuleOnText:
         ratios = ratio(q[0, :count], p[0, :count], tokens)
         return self._reached(ratios.tolist())
 
-    def _check(self, weights: Tensor, sequence: Request, text: Sequence[int]) -> None:
+    def _check(self, weights: Tensor, request: Request, text: Sequence[int]) -> None:
         """Note whether the target writes another text than this one."""
         own = list(text)
         rows = weights[: len(own)]
         if self._checkable:
-            key = text_keys(sequence)[-1]
+            key = text_keys(request)[-1]
             keys = [extended(key, own[:at]) for at in range(len(own))]
             self.differs |= choose(rows, UNCHANGED, keys) != own
         else:
@@ -122,29 +122,29 @@ class RuleOnText:
 class _TextDraws(NoiseStreams):
     """Noise under which a drafter samples the tokens of a text."""
 
-    sequence: Request
-    """The sequence that is verified."""
+    request: Request
+    """The request that is verified."""
 
     def __init__(self, target: Model, text: Sequence[int]) -> None:
         super().__init__(target.vocab, shared=False, device=target.device)
         self._text = text
 
     def drafting(
-        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
+        self, request: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
-        if sequence.params.greedy:
+        if request.params.greedy:
             return None
         noise = torch.zeros(self._vocab, device=self._device, dtype=torch.float32)
-        at = min(len(sequence.tokens) + len(path), len(self._text) - 1)
+        at = min(len(request.tokens) + len(path), len(self._text) - 1)
         noise[self._text[at]] = FORCED
         return noise
 
-    def verifying(self, sequences: tuple[Request, ...], draft: Draft) -> Noise:
-        (self.sequence,) = sequences
+    def verifying(self, requests: tuple[Request, ...], draft: Draft) -> Noise:
+        (self.request,) = requests
         number = uniform(
-            [text_keys(self.sequence)[-1]],
+            [text_keys(self.request)[-1]],
             stream=Stream.ACCEPT,
-            rounds=[self.sequence.rounds],
+            rounds=[self.request.rounds],
             lanes=[LANE],
             device=self._device,
         )

@@ -150,7 +150,7 @@ def play(
     """
     check_rule(rule_name)
     params = replace(known.params, method=method, nodes=nodes or None, trace=True)
-    (sequence,) = session.prepare(list(known.prompt), params)
+    (request,) = session.prepare(list(known.prompt), params)
     drafter = _fresh(session, method, params)
     used = rule(rule_name)
     by_rule = None
@@ -170,7 +170,7 @@ def play(
     engine = Engine(target, drafter, used, FixedBudget(nodes), Scheduler(slots=1))
     if by_rule is not None:
         by_rule.install(engine.default)
-    rounds = run(engine, session, sequence, tokens=len(known.answer))
+    rounds = run(engine, session, request, tokens=len(known.answer))
     if engine.failed:
         raise ModelError(f"cannot replay with {method}: it failed: {engine.failed}")
     differs = by_rule is not None and by_rule.differs
@@ -200,7 +200,7 @@ def _check_text(
 def run(
     engine: Engine,
     session: Session,
-    sequence: Request,
+    request: Request,
     most: int | None = None,
     tokens: int | None = None,
 ) -> list[Round]:
@@ -210,11 +210,11 @@ def run(
     """
     rounds: list[Round] = []
     with session.locked():
-        engine.add(sequence)
+        engine.add(request)
     try:
         while not engine.idle:
             check_wanted()
-            ended = tokens is not None and sequence.produced >= tokens
+            ended = tokens is not None and request.produced >= tokens
             if ended or (most is not None and len(rounds) >= most):
                 break
             with session.locked():
@@ -222,7 +222,7 @@ def run(
     finally:
         if not engine.idle:
             with session.locked():
-                engine.abort(sequence)
+                engine.abort(request)
     return rounds
 
 
@@ -287,7 +287,7 @@ class KnownText(Remembers):
         """Do nothing: what the text was written from is not read."""
 
     def close(self, id: int) -> None:
-        """Do nothing: no sequence holds anything."""
+        """Do nothing: no request holds anything."""
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Do nothing, likewise."""

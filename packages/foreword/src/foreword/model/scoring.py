@@ -19,33 +19,33 @@ them as text.
 """
 
 
-def score(target: Model, sequence: Request) -> list[TokenLogprob | None]:
+def score(target: Model, request: Request) -> list[TokenLogprob | None]:
     """Return the log-probability (nats) of each token under the raw target; None for
     the first.
 
-    Each lists `sequence.params.logprobs` likeliest tokens. The sequence must not be
+    Each lists `request.params.logprobs` likeliest tokens. The request must not be
     known to the target. Raises InvalidRequest for an encoder-decoder, whose prompt is
     only read.
     """
     check_decoder_only(target, "score a prompt")
-    if sequence.images is not None:
+    if request.images is not None:
         raise InvalidRequest(
             "cannot score a prompt: there are images in it. Score text alone"
         )
-    tokens = sequence.tokens
-    top = sequence.params.logprobs or 0
+    tokens = request.tokens
+    top = request.params.logprobs or 0
     # the last token is scored, not read
     last = len(tokens) - 1
     scored: list[TokenLogprob | None] = [None]
-    target.open(sequence.id, len(tokens))
-    target.adapt(sequence.id, sequence.params.adapter)
+    target.open(request.id, len(tokens))
+    target.adapt(request.id, request.params.adapter)
     try:
         for start in range(0, last, CHUNK):
             stop = min(start + CHUNK, last)
             part = tokens[start:stop]
-            read = Read(sequence.id, start, part, keep=len(part))
+            read = Read(request.id, start, part, keep=len(part))
             rows = target.read([read])
             scored += logprobs(rows, tokens[start + 1 : stop + 1], top)
     finally:
-        target.close(sequence.id)
+        target.close(request.id)
     return scored

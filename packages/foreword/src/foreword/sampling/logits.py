@@ -1,4 +1,4 @@
-"""The next-token distribution of one sequence, from logits and sampling parameters.
+"""The next-token distribution of one request, from logits and sampling parameters.
 Pure functions.
 
 Rows are positions (nodes of a draft tree). A row's result never depends on other rows,
@@ -24,14 +24,14 @@ Columns = frozenset[int]
 
 def weights(
     logits: Logits,
-    sequence: Request,
+    request: Request,
     paths: Paths | None = None,
 ) -> Logits:
     """Return the log-weights of the next token after each row, Float32, unnormalised;
     -inf = forbidden.
 
     `paths[r]` holds the draft tokens between the last committed token and row r; read
-    only if `sequence.params.reads_path`. Bias, penalties and filters apply in the order
+    only if `request.params.reads_path`. Bias, penalties and filters apply in the order
     of transformers' `generate`, the request's grammar after its processors. At
     temperature 0 the filters are skipped, as they cannot change the argmax. May return
     `logits` itself.
@@ -39,7 +39,7 @@ def weights(
     Raises InvalidRequest if a row allows no token, and whatever the request's processor
     raises.
     """
-    params, scores = sequence.params, logits.float()
+    params, scores = request.params, logits.float()
     if params.logit_bias:
         scores = _biased(scores, params)
     if params.allowed_token_ids:
@@ -50,7 +50,7 @@ def weights(
                 "cannot apply these parameters: they read the tokens before each row. "
                 "Pass paths, one list for each row"
             )
-        scores = _after_paths(scores, sequence, paths)
+        scores = _after_paths(scores, request, paths)
         limits = (
             "allowed_token_ids",
             "bad_word_ids",
@@ -68,7 +68,7 @@ def weights(
 
 
 def weights_or_invalid(
-    logits: Logits, sequence: Request, paths: Paths | None = None
+    logits: Logits, request: Request, paths: Paths | None = None
 ) -> tuple[Logits, Columns]:
     """Return `weights` and the invalid rows, where a draft path makes a processor fail
     or forbids every token.
@@ -76,15 +76,15 @@ def weights_or_invalid(
     A draft path must not fail the request: invalid rows hold zeros. A row with an empty
     path belongs to the request itself, so its error is raised.
     """
-    if not sequence.params.reads_path or paths is None:
-        return weights(logits, sequence, paths), frozenset()
+    if not request.params.reads_path or paths is None:
+        return weights(logits, request, paths), frozenset()
     try:
-        return weights(logits, sequence, paths), frozenset()
+        return weights(logits, request, paths), frozenset()
     except Exception:  # noqa: BLE001 - a processor can raise anything; retry row by row
         rows, invalid = [], set()
     for row, path in enumerate(paths):
         try:
-            rows.append(weights(logits[row : row + 1], sequence, [path]))
+            rows.append(weights(logits[row : row + 1], request, [path]))
         except Exception:  # as above
             if not path:
                 raise
@@ -121,37 +121,37 @@ def _allowed(scores: Logits, ids: Sequence[int]) -> Logits:
 
 def _after_paths(
     scores: Logits,
-    sequence: Request,
+    request: Request,
     paths: Paths,
 ) -> Logits:
     """Apply everything that depends on the tokens before a row."""
-    params = sequence.params
+    params = request.params
     if len(paths) != scores.shape[0]:
         raise InvalidRequest(
             f"paths must hold one list for each row of logits: {scores.shape[0]}, got "
             f"{len(paths)}"
         )
     if params.repetition_penalty != 1:
-        ids, counts = _counts(scores, sequence.tokens, paths)
+        ids, counts = _counts(scores, request.tokens, paths)
         raw = scores[:, ids]
         penalty = params.repetition_penalty
         lowered = torch.where(raw < 0, raw * penalty, raw / penalty)
         penalised = torch.where(counts > 0, lowered, raw)
         scores = scores.index_copy(1, ids, penalised)
     if params.presence_penalty or params.frequency_penalty:
-        ids, counts = _counts(scores, sequence.tokens[sequence.prompt :], paths)
+        ids, counts = _counts(scores, request.tokens[request.prompt :], paths)
         penalised = (
             scores[:, ids]
             - params.frequency_penalty * counts
             - params.presence_penalty * (counts > 0).float()
         )
         scores = scores.index_copy(1, ids, penalised)
-    if params.bad_word_ids or sequence.produced < params.min_tokens:
-        scores = scores.masked_fill(_forbidden(scores, sequence, paths), FORBIDDEN)
+    if params.bad_word_ids or request.produced < params.min_tokens:
+        scores = scores.masked_fill(_forbidden(scores, request, paths), FORBIDDEN)
     for processor in params.processors:
-        scores = _processed(scores, processor, sequence.tokens, paths)
-    if sequence.grammar is not None:
-        allowed = sequence.grammar.allowed(sequence.tokens, paths)
+        scores = _processed(scores, processor, request.tokens, paths)
+    if request.grammar is not None:
+        allowed = request.grammar.allowed(request.tokens, paths)
         scores = scores.masked_fill(~allowed.to(scores.device), FORBIDDEN)
     return scores
 
@@ -176,15 +176,15 @@ def _counts(
 
 
 def _forbidden(
-    scores: Logits, sequence: Request, paths: Paths
+    scores: Logits, request: Request, paths: Paths
 ) -> Bool[Tensor, "rows vocab"]:
     """Return the mask of tokens that complete a bad word, and of end-of-text tokens
     before min_tokens.
     """
-    params, vocab = sequence.params, scores.shape[-1]
-    ends = {*sequence.eos, *params.stop_token_ids}
+    params, vocab = request.params, scores.shape[-1]
+    ends = {*request.eos, *params.stop_token_ids}
     reach = max(map(len, params.bad_word_ids), default=0)
-    tail = sequence.tokens[-reach:] if reach else []
+    tail = request.tokens[-reach:] if reach else []
     cells = []
     for row, path in enumerate(paths):
         text = [*tail, *path]
@@ -193,7 +193,7 @@ def _forbidden(
             start = max(0, len(text) - len(word) + 1)
             if list(word[:-1]) == text[start:]:
                 banned.add(word[-1])
-        if sequence.produced + len(path) < params.min_tokens:
+        if request.produced + len(path) < params.min_tokens:
             banned |= ends
         cells += [(row, token) for token in banned if token < vocab]
     mask = torch.zeros_like(scores, dtype=torch.bool)

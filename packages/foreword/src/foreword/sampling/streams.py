@@ -1,4 +1,4 @@
-"""Noise streams of the drafter and the rule, per sequence and round."""
+"""Noise streams of the drafter and the rule, per request and round."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from foreword.sampling.noise import (
 from foreword.types import Draft, Lists, Noise, Request
 
 
-def text_keys(sequence: Request) -> array[int]:
+def text_keys(request: Request) -> array[int]:
     """Return the key of the noise of each answer token, and of the next one.
 
     A key is a hash of the seed, of the material that the model reads besides tokens,
     and of every token before, of prompt and answer alike.
     """
-    keys, tokens = sequence.noise_keys, sequence.tokens
+    keys, tokens = request.noise_keys, request.tokens
     if not keys:
-        key = start(sequence.seed)
-        for part in (sequence.material, sequence.source, tokens[: sequence.prompt]):
+        key = start(request.seed)
+        for part in (request.material, request.source, tokens[: request.prompt]):
             key = extended(key, part)
         keys.append(key)
-    for token in tokens[sequence.prompt + len(keys) - 1 :]:
+    for token in tokens[request.prompt + len(keys) - 1 :]:
         keys.append(extend(keys[-1], token))
     return keys
 
@@ -61,17 +61,17 @@ class NoiseStreams:
         self._vocab = vocab
         self._device = device
 
-    def key(self, sequence: Request) -> int | None:
+    def key(self, request: Request) -> int | None:
         """Return the key of the target's noise after the text; None when greedy.
 
         `extended` (sampling/noise.py) gives that after draft tokens.
         """
-        if sequence.params.greedy:
+        if request.params.greedy:
             return None
-        return text_keys(sequence)[-1]
+        return text_keys(request)[-1]
 
     def drafting(
-        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
+        self, request: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
         """Return Gumbel noise for the draft token after a path of draft tokens; None
         when greedy.
@@ -79,62 +79,62 @@ class NoiseStreams:
         Lanes give independent noise for draws of one depth; a rule that shares its
         noise has only lane 0.
         """
-        if sequence.params.greedy:
+        if request.params.greedy:
             return None
         if not self.wants_probs:
-            key = extended(text_keys(sequence)[-1], path)
+            key = extended(text_keys(request)[-1], path)
             return gumbel([key], self._vocab, device=self._device)[0]
         return gumbel(
-            [text_keys(sequence)[-1]],
+            [text_keys(request)[-1]],
             self._vocab,
             stream=Stream.DRAFT,
             depths=[len(path)],
-            rounds=[sequence.rounds],
+            rounds=[request.rounds],
             lanes=[lane],
             device=self._device,
         )[0]
 
     def noise_of(
-        self, sequence: Request, path: Sequence[int], tokens: Sequence[int]
+        self, request: Request, path: Sequence[int], tokens: Sequence[int]
     ) -> list[float] | None:
         """Return the target's noise of some tokens after a path of draft tokens, for a
         rule that shares its noise; None when greedy.
         """
-        key = self.key(sequence)
+        key = self.key(request)
         if key is None:
             return None
         return gumbel_of(extended(key, path), tokens, self._vocab)
 
-    def written(self, sequence: Request, count: int) -> list[int] | None:
+    def written(self, request: Request, count: int) -> list[int] | None:
         """Return the keys of the noise that the last `count` tokens were drawn with,
         likewise.
         """
-        if sequence.params.greedy:
+        if request.params.greedy:
             return None
-        return text_keys(sequence)[-count - 1 : -1].tolist()
+        return text_keys(request)[-count - 1 : -1].tolist()
 
-    def verifying(self, sequences: tuple[Request, ...], draft: Draft) -> Noise:
+    def verifying(self, requests: tuple[Request, ...], draft: Draft) -> Noise:
         """Return the noise of one verification by a rule that does not share its
         noise.
         """
         return Noise(
             None,
-            self._uniform(sequences, draft, Stream.ACCEPT),
-            self._uniform(sequences, draft, Stream.BONUS),
+            self._uniform(requests, draft, Stream.ACCEPT),
+            self._uniform(requests, draft, Stream.BONUS),
         )
 
     def _uniform(
-        self, sequences: tuple[Request, ...], draft: Draft, stream: Stream
+        self, requests: tuple[Request, ...], draft: Draft, stream: Stream
     ) -> Float[Tensor, "batch column"]:
         lanes = list(range(draft.nodes + 1))
         rows = [
             uniform(
-                [text_keys(sequence)[-1]] * len(lanes),
+                [text_keys(request)[-1]] * len(lanes),
                 stream=stream,
-                rounds=[sequence.rounds] * len(lanes),
+                rounds=[request.rounds] * len(lanes),
                 lanes=lanes,
                 device=self._device,
             )
-            for sequence in sequences
+            for request in requests
         ]
         return torch.stack(rows)

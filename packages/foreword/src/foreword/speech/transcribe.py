@@ -35,7 +35,7 @@ UNUSED = ("logprobs", "trace", "prediction")
 
 @runtime_checkable
 class RunsSequences(Protocol):
-    """What runs sequences: the session of an LLM."""
+    """What runs requests: the session of an LLM."""
 
     target: Model
     tokenizer: Tokenizer | None
@@ -44,13 +44,13 @@ class RunsSequences(Protocol):
 
     def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Request]: ...
 
-    def begin(self, sequence: Request) -> None: ...
+    def begin(self, request: Request) -> None: ...
 
     def advance(self) -> None: ...
 
-    def forget(self, sequence: Request) -> None: ...
+    def forget(self, request: Request) -> None: ...
 
-    def completion(self, sequence: Request, deltas: Sequence[Delta]) -> Completion: ...
+    def completion(self, request: Request, deltas: Sequence[Delta]) -> Completion: ...
 
 
 def transcribe(
@@ -138,16 +138,16 @@ def _run(llm: RunsSequences, runs: Sequence[Runs]) -> list[Transcript]:
             go_on(place, None)
         while running:
             check_wanted()
-            for place, sequence in list(running.items()):
-                if sequence.error:
-                    raise sequence.error
-                if sequence.finish_reason:
+            for place, request in list(running.items()):
+                if request.error:
+                    raise request.error
+                if request.finish_reason:
                     del running[place]
-                    llm.forget(sequence)
-                    go_on(place, llm.completion(sequence, list(sequence.unread)))
+                    llm.forget(request)
+                    go_on(place, llm.completion(request, list(request.unread)))
             if running:
                 llm.advance()
     finally:
-        for sequence in running.values():
-            llm.forget(sequence)
+        for request in running.values():
+            llm.forget(request)
     return [one for one in transcripts if one is not None]

@@ -1,4 +1,4 @@
-"""Types of the engine loop: sequences, batches, scores, streamed deltas and
+"""Types of the engine loop: requests, batches, scores, streamed deltas and
 completions.
 """
 
@@ -125,7 +125,7 @@ class Request:
     seed: int
     """With the text, the key of all noise; params.seed, or a random one."""
     eos: frozenset[int] = frozenset()
-    """Token ids that end this sequence."""
+    """Token ids that end this request."""
     reader: TextDecoder | None = None
     """Set if the request needs text or has stop strings."""
     prediction: tuple[int, ...] = ()
@@ -158,13 +158,13 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     error: Exception | None = None
-    """The error that ended this sequence, e.g. of its own logits processor."""
+    """The error that ended this request, e.g. of its own logits processor."""
     undrafted: str | None = None
-    """Why drafting was turned off for this sequence; None while it is on."""
+    """Why drafting was turned off for this request; None while it is on."""
     noise_keys: array[int] = field(default_factory=lambda: array("Q"), init=False)
     """Keys of the noise of the answer's tokens (sampling/streams.py)."""
     speculator: object = None
-    """Its speculator, kept in memory as long as the sequence."""
+    """Its speculator, kept in memory as long as the request."""
     unread: deque[Delta] = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
@@ -236,7 +236,7 @@ class NoiseSource(Protocol):
     lists: Lists
     """How the rule expects siblings to be sampled."""
 
-    def key(self, sequence: Request) -> int | None:
+    def key(self, request: Request) -> int | None:
         """Return the key of the target's noise after the text; None when greedy.
 
         `extended` (sampling/noise.py) gives that after draft tokens.
@@ -244,7 +244,7 @@ class NoiseSource(Protocol):
         ...
 
     def drafting(
-        self, sequence: Request, path: Sequence[int] = (), lane: int = 0
+        self, request: Request, path: Sequence[int] = (), lane: int = 0
     ) -> Float[Tensor, "vocab"] | None:
         """Return Gumbel noise for the draft token after a path of draft tokens; None
         when greedy.
@@ -255,14 +255,14 @@ class NoiseSource(Protocol):
         ...
 
     def noise_of(
-        self, sequence: Request, path: Sequence[int], tokens: Sequence[int]
+        self, request: Request, path: Sequence[int], tokens: Sequence[int]
     ) -> list[float] | None:
         """Return the target's noise of some tokens after a path of draft tokens, for a
         rule that shares its noise; None when greedy.
         """
         ...
 
-    def written(self, sequence: Request, count: int) -> list[int] | None:
+    def written(self, request: Request, count: int) -> list[int] | None:
         """Return the keys of the noise that the last `count` tokens were drawn with,
         likewise.
         """
@@ -270,18 +270,18 @@ class NoiseSource(Protocol):
 
 
 Stops = Callable[[Request, int, Float[Tensor, "vocab"]], bool]
-"""(sequence, draft tokens of the prefix, log-weights of the next distribution) ->
+"""(request, draft tokens of the prefix, log-weights of the next distribution) ->
 whether to stop drafting here.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Input of a drafter: the sequences of this round, read-only, and the noise to
+    """Input of a drafter: the requests of this round, read-only, and the noise to
     sample with.
     """
 
-    sequences: tuple[Request, ...]
+    requests: tuple[Request, ...]
     draws: NoiseSource
     trees: bool = True
     """Whether target and rule verify trees; if not, only the first chain of a tree is
@@ -293,7 +293,7 @@ class Batch:
     A draft token less likely than this to be accepted is not worth scoring.
     """
     pace: float = 0.0
-    """Tokens per second of each sequence: what a second of drafting must gain.
+    """Tokens per second of each request: what a second of drafting must gain.
 
     0 = ignore time.
     """
@@ -311,14 +311,14 @@ class Batch:
     """
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.requests)
 
-    def reach(self, sequence: Request) -> int:
+    def reach(self, request: Request) -> int:
         """Return the largest useful depth of a draft; the target adds one more token.
 
         Deeper nodes are dropped.
         """
-        return max(0, min(sequence.room, self.context - len(sequence.tokens)) - 1)
+        return max(0, min(request.room, self.context - len(request.tokens)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class Scores:
     """Logits of the target's forward, for drafters that learn from them."""
 
     logits: tuple[Float[Tensor, "_ vocab"], ...]
-    """Per sequence: raw logits after its last committed token and after each draft
+    """Per request: raw logits after its last committed token and after each draft
     token in use (any float dtype).
     """
 
@@ -345,7 +345,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Streamed output: what one round added to one sequence."""
+    """Streamed output: what one round added to one request."""
 
     id: int
     tokens: tuple[int, ...]

@@ -18,14 +18,14 @@ from foreword.types import Batch, Draft, Verdict
 from foreword.verify.base import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
-"""Per sequence: the target's logits after its last committed token and after each of
+"""Per request: the target's logits after its last committed token and after each of
 its draft tokens.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Distributions that each sequence of a round samples from, one per column."""
+    """Distributions that each request of a round samples from, one per column."""
 
     weights: Logits
     """Log-weights, or raw logits where `unscaled`.
@@ -43,7 +43,7 @@ class Distributions:
 class Verifier:
     """Applies one rule.
 
-    An error of a sequence's own parameters goes to `Request.error`; the others go on.
+    An error of a request's own parameters goes to `Request.error`; the others go on.
     """
 
     def __init__(self, rule: Rule, draws: NoiseStreams) -> None:
@@ -53,18 +53,18 @@ class Verifier:
     def verify(
         self, batch: Batch, draft: Draft, distributions: Distributions
     ) -> Verdict:
-        """Return the accepted nodes and the target's next token of each sequence."""
-        if not batch.sequences:
+        """Return the accepted nodes and the target's next token of each request."""
+        if not batch.requests:
             return Verdict([], [], 0)
         invalid = distributions.invalid
         rows = distributions.weights
         if self._rule.follow is not None:
             verdict = self._follow_draws(self._rule.follow, batch, draft, rows)
         else:
-            greedy = [sequence.params.greedy for sequence in batch.sequences]
+            greedy = [request.params.greedy for request in batch.requests]
             pairs = zip(rows, greedy, strict=True)
             rows = [one_hot(row) if chosen else row for row, chosen in pairs]
-            noise = self._draws.verifying(batch.sequences, draft)
+            noise = self._draws.verifying(batch.requests, draft)
             columns = _padded(rows, draft.nodes + 1)
             verdict = self._rule.verify(columns, draft, noise)
         return _truncate(verdict, draft, invalid) if any(invalid) else verdict
@@ -80,11 +80,11 @@ class Verifier:
         that no draft token matches.
         """
         kept, added = [], []
-        for sequence, tree, distribution in zip(
-            batch.sequences, draft.trees, distributions, strict=True
+        for request, tree, distribution in zip(
+            batch.requests, draft.trees, distributions, strict=True
         ):
-            params = sequence.params if sequence.params.plain else UNCHANGED
-            key = self._draws.key(sequence)
+            params = request.params if request.params.plain else UNCHANGED
+            key = self._draws.key(request)
             walked = walk(distribution, params, key, tree)
             if walked is None:
                 keys = None if key is None else [extended(key, p) for p in tree.paths]
@@ -100,21 +100,21 @@ class Verifier:
         draft: Draft,
         logits: Logits,
     ) -> Distributions:
-        """Return each sequence's distribution at every column."""
+        """Return each request's distribution at every column."""
         rows = []
         unscaled = []
         invalid = []
-        for row, sequence in enumerate(batch.sequences):
-            unscaled.append(self._rule.follow is not None and sequence.params.plain)
+        for row, request in enumerate(batch.requests):
+            unscaled.append(self._rule.follow is not None and request.params.plain)
             if unscaled[row]:
                 rows.append(logits[row])
                 invalid.append(frozenset())
                 continue
-            paths = draft.trees[row].paths if sequence.params.reads_path else None
+            paths = draft.trees[row].paths if request.params.reads_path else None
             try:
-                distribution, columns = weights_or_invalid(logits[row], sequence, paths)
-            except Exception as error:  # noqa: BLE001 - of this sequence alone; the engine ends it at its commit
-                sequence.error = error
+                distribution, columns = weights_or_invalid(logits[row], request, paths)
+            except Exception as error:  # noqa: BLE001 - of this request alone; the engine ends it at its commit
+                request.error = error
                 distribution = torch.zeros_like(logits[row], dtype=torch.float32)
                 columns = frozenset()
             rows.append(distribution)

@@ -104,11 +104,11 @@ def follow(
     if params.seed is None:
         # short enough to type again
         params = replace(params, seed=secrets.randbits(32))
-    (sequence,) = llm.session.prepare(prompt, params)
-    answer = Answer(params.seed or 0, ids_of(prompt), stats=sequence.stats)
+    (request,) = llm.session.prepare(prompt, params)
+    answer = Answer(params.seed or 0, ids_of(prompt), stats=request.stats)
     started = perf_counter()
     with ReadingBar(len(prompt)) as bar, suppress(KeyboardInterrupt):
-        stream = llm.session.stream(sequence, bar)
+        stream = llm.session.stream(request, bar)
         with closing(cast("Generator[Delta]", stream)) as deltas:
             for delta in deltas:
                 bar.end()

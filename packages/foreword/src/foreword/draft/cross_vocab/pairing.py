@@ -28,7 +28,7 @@ still better at 0.75.
 PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
-"""Reserved sequence id of the probe."""
+"""Reserved request id of the probe."""
 
 
 @runtime_checkable
@@ -129,7 +129,7 @@ class CrossVocabularyDrafter(Drafter):
         if self._drafter is None:
             kind = cast(
                 "Callable[[VocabularyPair], Drafter]",
-                method(suited(self._pair, batch.sequences[0].tokens, self._enough)),
+                method(suited(self._pair, batch.requests[0].tokens, self._enough)),
             )
             self._drafter = kind(self._pair)
         return self._drafter.propose(batch, nodes)
@@ -140,9 +140,9 @@ class CrossVocabularyDrafter(Drafter):
         if self._drafter is not None:
             self._drafter.observe(batch, draft, verdict, scores)
 
-    def release(self, sequence: Request) -> None:
+    def release(self, request: Request) -> None:
         if self._drafter is not None:
-            self._drafter.release(sequence)
+            self._drafter.release(request)
 
 
 def suited(pair: VocabularyPair, tokens: Sequence[int], enough: float = ENOUGH) -> str:

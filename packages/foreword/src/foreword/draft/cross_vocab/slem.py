@@ -27,7 +27,7 @@ tokenizer's context.
 
 @dataclass(slots=True)
 class _Copy:
-    """One sequence in draft ids, as the draft's own tokenizer encodes it."""
+    """One request in draft ids, as the draft's own tokenizer encodes it."""
 
     ids: list[int] = field(default_factory=list)
     translated: int = 0
@@ -42,7 +42,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Path:
-    """The draft model's continuation of one sequence in one round."""
+    """The draft model's continuation of one request in one round."""
 
     read: Read
     most: int
@@ -82,13 +82,13 @@ class StringMatchDrafter(Drafter):
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         paths: dict[int, _Path] = {}
-        for row, (sequence, budget) in enumerate(
-            zip(batch.sequences, nodes, strict=True)
+        for row, (request, budget) in enumerate(
+            zip(batch.requests, nodes, strict=True)
         ):
-            most = min(budget, batch.reach(sequence))
-            copy = self._translate(sequence) if most else _Copy()
+            most = min(budget, batch.reach(request))
+            copy = self._translate(request) if most else _Copy()
             if copy.ids and len(copy.ids) + most <= self.model.context:
-                paths[row] = _Path(self._catch_up(sequence.id, copy, most), most)
+                paths[row] = _Path(self._catch_up(request.id, copy, most), most)
         running = paths
         while running:
             logits = self.model.read([path.read for path in running.values()])
@@ -96,28 +96,26 @@ class StringMatchDrafter(Drafter):
                 self._write(batch, row, path, scores)
             running = {row: path for row, path in running.items() if path.read.tokens}
         tokens = [
-            self._propose(sequence, paths[row]) if row in paths else []
-            for row, sequence in enumerate(batch.sequences)
+            self._propose(request, paths[row]) if row in paths else []
+            for row, request in enumerate(batch.requests)
         ]
         return chosen(tokens)
 
-    def release(self, sequence: Request) -> None:
-        self.model.close(sequence.id)
-        self._copies.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self.model.close(request.id)
+        self._copies.pop(request.id, None)
 
     # ---- translate
 
-    def _translate(self, sequence: Request) -> _Copy:
+    def _translate(self, request: Request) -> _Copy:
         """Add what was committed since the last call in draft ids, re-encoding the last
         ids before it.
         """
-        copy = self._copies.setdefault(
-            sequence.id, _Copy(tenant=sequence.params.tenant)
-        )
+        copy = self._copies.setdefault(request.id, _Copy(tenant=request.params.tenant))
         ours = self._pair.target
         theirs = self._pair.draft
         fresh = b""
-        for token in sequence.tokens[copy.translated :]:
+        for token in request.tokens[copy.translated :]:
             if not ours.special(token):
                 fresh += ours.text([token])
                 continue
@@ -125,7 +123,7 @@ class StringMatchDrafter(Drafter):
             copy.ids += self._pair.translation.spellings[token]
             copy.settled, fresh = len(copy.ids), b""
         self._append(copy, fresh)
-        copy.translated = len(sequence.tokens)
+        copy.translated = len(request.tokens)
         behind = max(copy.settled, len(copy.ids) - BACK)
         while behind < len(copy.ids) and not _begins_character(
             theirs.text(copy.ids[behind : behind + 1])
@@ -187,21 +185,21 @@ class StringMatchDrafter(Drafter):
         The choice uses the draft's distribution over first target tokens. None if the
         request's own processors fail, or the budget ends the chain.
         """
-        sequence = batch.sequences[row]
+        request = batch.requests[row]
         distribution = logits.float().softmax(-1)
         first = distribution.new_zeros(len(self._pair.target.pieces) + 1).index_add_(
             0, self._begins, distribution
         )[:-1]
         try:
-            scores = weights(first.log()[None], sequence, [path.path])
+            scores = weights(first.log()[None], request, [path.path])
         except Exception:  # noqa: BLE001 - a user's processor; the draft ends here
             return None
-        if batch.stops is not None and batch.stops(sequence, len(path.path), scores[0]):
+        if batch.stops is not None and batch.stops(request, len(path.path), scores[0]):
             return None
         noise = (
             None
             if batch.draws.wants_probs
-            else batch.draws.drafting(sequence, path.path)
+            else batch.draws.drafting(request, path.path)
         )
         token = draw(scores, None if noise is None else noise[None])
         return int(distribution.masked_fill(self._begins != token, -1.0).argmax())
@@ -219,7 +217,7 @@ class StringMatchDrafter(Drafter):
 
     # ---- propose
 
-    def _propose(self, sequence: Request, path: _Path) -> list[int]:
+    def _propose(self, request: Request, path: _Path) -> list[int]:
         """Return the continuation in the tokens that the target's tokenizer gives it
         after the end of the text.
         """
@@ -229,7 +227,7 @@ class StringMatchDrafter(Drafter):
         ]
         last = self._spelt(path.written[ends[0]]) if ends else []
         before = b""
-        for token in sequence.tokens[-BACK:]:
+        for token in request.tokens[-BACK:]:
             before = b"" if ours.special(token) else before + ours.text([token])
         text = theirs.text(path.written[: ends[0]] if ends else path.written)
         return [*ours.follow(before, text), *last][: path.most]

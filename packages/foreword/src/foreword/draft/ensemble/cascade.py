@@ -91,7 +91,7 @@ class CascadeDrafter(JointDrafter):
         self._drafting_costs = [LinearCost() for _ in self.members]
         """The same by number of draft tokens."""
         self._last_round: list[set[int]] = [set() for _ in self.members]
-        """Sequences that each member drafted for in the last round; it must catch up on
+        """Requests that each member drafted for in the last round; it must catch up on
         others first.
         """
         self._this_round: list[set[int]] = [set() for _ in self.members]
@@ -116,15 +116,15 @@ class CascadeDrafter(JointDrafter):
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if batch.draws.wants_probs:
             return self._first_nonempty(batch, nodes)
-        sequences = batch.sequences
+        requests = batch.requests
         best = self._propose_member(0, batch, nodes)
         best_gains = [
-            self._expected_gain(0, sequence, tree, batch)
-            for sequence, tree in zip(sequences, best, strict=True)
+            self._expected_gain(0, request, tree, batch)
+            for request, tree in zip(requests, best, strict=True)
         ]
         for member in range(1, len(self.members)):
             by_kind = self._gain_estimates[member]
-            estimates = [by_kind[sequence.params.greedy] for sequence in sequences]
+            estimates = [by_kind[request.params.greedy] for request in requests]
             gains = [
                 max(estimate.tokens() - gain, 0.0)
                 for estimate, gain in zip(estimates, best_gains, strict=True)
@@ -132,8 +132,8 @@ class CascadeDrafter(JointDrafter):
             budgets = self._budgets(member, batch, nodes, gains)
             trees = self._propose_member(member, batch, budgets)
             for row, tree in enumerate(trees):
-                sequence = sequences[row]
-                gain = self._expected_gain(member, sequence, tree, batch)
+                request = requests[row]
+                gain = self._expected_gain(member, request, tree, batch)
                 if budgets[row]:
                     estimates[row].learn(gain)
                 if gain > best_gains[row]:
@@ -145,10 +145,10 @@ class CascadeDrafter(JointDrafter):
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
         # else this round also reads prompts
-        if all(sequence.rounds for sequence in batch.sequences):
+        if all(request.rounds for request in batch.requests):
             self._scored = sum(map(len, draft.trees))
-        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
-            self.update(sequence, self._trees.pop(sequence.id, {}), tokens)
+        for request, tokens in zip(batch.requests, verdict.said(draft), strict=True):
+            self.update(request, self._trees.pop(request.id, {}), tokens)
         super().observe(batch, draft, verdict, scores)
 
     def rest(self, took: float) -> None:
@@ -162,20 +162,20 @@ class CascadeDrafter(JointDrafter):
         self._spent, self._scored = 0.0, None
         super().rest(took)
 
-    def release(self, sequence: Request) -> None:
-        self._trees.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._trees.pop(request.id, None)
         for ids in (*self._last_round, *self._this_round):
-            ids.discard(sequence.id)
-        super().release(sequence)
+            ids.discard(request.id)
+        super().release(request)
 
     def update(
-        self, sequence: Request, trees: Mapping[int, DraftTree], emitted: Sequence[int]
+        self, request: Request, trees: Mapping[int, DraftTree], emitted: Sequence[int]
     ) -> None:
         """Update each member's acceptance: the target emitted `emitted` where they
         drafted these trees.
         """
         for member, tree in trees.items():
-            calibration = self._calibrations[member][sequence.params.greedy]
+            calibration = self._calibrations[member][request.params.greedy]
             calibration.promise(sum(tree.probabilities))
             calibration.keep(self._count_accepted(member, tree, emitted))
 
@@ -199,7 +199,7 @@ class CascadeDrafter(JointDrafter):
         self, member: int, batch: Batch, nodes: Sequence[int], gains: Sequence[float]
     ) -> Sequence[int]:
         """Return the budgets of a member that is expected to add `gains` tokens to each
-        sequence.
+        request.
 
         Zero if drafting costs more than it saves. Occasionally re-enabled, so that a
         recovered member is noticed; less often the less is expected.
@@ -218,12 +218,12 @@ class CascadeDrafter(JointDrafter):
         return [0] * len(nodes)
 
     def _expected_gain(
-        self, member: int, sequence: Request, tree: DraftTree, batch: Batch
+        self, member: int, request: Request, tree: DraftTree, batch: Batch
     ) -> float:
         """Return the tokens that a tree is expected to add, minus the cost of scoring
         it, but not of drafting it.
         """
-        share = self._calibrations[member][sequence.params.greedy].share
+        share = self._calibrations[member][request.params.greedy].share
         cost = self._floor(batch)
         return sum(
             max(share * probability - cost, 0.0) for probability in tree.probabilities
@@ -241,12 +241,12 @@ class CascadeDrafter(JointDrafter):
     def _propose_member(
         self, member: int, batch: Batch, nodes: Sequence[int]
     ) -> list[DraftTree]:
-        """Return one member's trees for every sequence, with probabilities."""
+        """Return one member's trees for every request, with probabilities."""
         if not any(nodes):
             return [DraftTree() for _ in nodes]
         trees = []
-        for sequence, tree in zip(
-            batch.sequences, self._timed(member, batch, nodes).trees, strict=True
+        for request, tree in zip(
+            batch.requests, self._timed(member, batch, nodes).trees, strict=True
         ):
             if tree.tokens and not tree.probabilities:
                 self._unweighed[member] = True
@@ -254,17 +254,17 @@ class CascadeDrafter(JointDrafter):
                     tree.tokens, tree.parents, self._estimated(member, tree)
                 )
             if tree.tokens:
-                self._trees.setdefault(sequence.id, {})[member] = tree
+                self._trees.setdefault(request.id, {})[member] = tree
             trees.append(tree)
         return trees
 
     def _timed(self, member: int, batch: Batch, nodes: Sequence[int]) -> Draft:
         """Return a member's draft and record its seconds, unless it had to catch up on
-        sequences first.
+        requests first.
         """
         ids = {
-            sequence.id
-            for sequence, most in zip(batch.sequences, nodes, strict=True)
+            request.id
+            for request, most in zip(batch.requests, nodes, strict=True)
             if most
         }
         start, self._this_round[member] = perf_counter(), ids

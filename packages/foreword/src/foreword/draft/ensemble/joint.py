@@ -44,7 +44,7 @@ class JointDrafter(Drafter):
             drafter.observe(batch, draft, verdict, scores)
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         states = dict(
             zip(
@@ -56,7 +56,7 @@ class JointDrafter(Drafter):
         for drafter in self.members:
             if drafter.hidden_layers:
                 drafter.on_hidden_states(
-                    sequence,
+                    request,
                     start,
                     torch.cat([states[layer] for layer in drafter.hidden_layers], -1),
                 )
@@ -70,9 +70,9 @@ class JointDrafter(Drafter):
         models = (drafter.quantizable for drafter in self.members)
         return next((model for model in models if model is not None), None)
 
-    def release(self, sequence: Request) -> None:
+    def release(self, request: Request) -> None:
         for drafter in self.members:
-            drafter.release(sequence)
+            drafter.release(request)
 
     def _first_nonempty(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         """Return the first nonempty draft of a member: rules that compare distributions

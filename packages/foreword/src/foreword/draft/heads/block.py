@@ -27,7 +27,7 @@ from foreword.types.growth import GrownTree, TreeRequest
 
 @dataclass(frozen=True, slots=True)
 class BlockRequest:
-    """Pending request for a block after a sequence."""
+    """Pending request for a block after a request."""
 
     id: int
     anchor: int
@@ -71,23 +71,23 @@ class BlockPredictor(ABC, Generic[Pending]):
 
     @abstractmethod
     def compute(
-        self, requests: Sequence[Pending]
+        self, pending: Sequence[Pending]
     ) -> Iterable[Float[Tensor, "draft_tokens vocab"]]:
         """Return the raw logits of every depth of these blocks, independent of the
         other blocks in the batch.
         """
 
     def close(self, id: int) -> None:
-        """Forget a sequence."""
+        """Forget a request."""
         self._pending.pop(id, None)
         self._blocks.pop(id, None)
 
-    def request(self, request: Pending) -> None:
-        """Have the next read of this sequence compute a new block."""
-        self._pending[request.id] = request
+    def queue(self, pending: Pending) -> None:
+        """Have the next read of this request compute a new block."""
+        self._pending[pending.id] = pending
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits after the sequence or its draft tokens: one row of the block
+        """Return logits after the request or its draft tokens: one row of the block
         for each token in `keep`.
         """
         rows: list[Tensor] = []
@@ -101,7 +101,7 @@ class BlockPredictor(ABC, Generic[Pending]):
         return self.after(torch.cat(rows), tokens)
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Grow a whole tree from a sequence's block; return None where trees grow level
+        """Grow a whole tree from a request's block; return None where trees grow level
         by level.
         """
         if self._grower is None:
@@ -118,13 +118,13 @@ class BlockPredictor(ABC, Generic[Pending]):
         return distributions
 
     def block(self, id: int) -> Float[Tensor, "draft_tokens vocab"]:
-        """Return the logits of a sequence's block, one row for each depth."""
+        """Return the logits of a request's block, one row for each depth."""
         if self._pending:
-            requests = list(self._pending.values())
+            pending = list(self._pending.values())
             self._pending = {}
             with self._threads():
-                blocks = self.compute(requests)
-            for request, distributions in zip(requests, blocks, strict=True):
+                blocks = self.compute(pending)
+            for request, distributions in zip(pending, blocks, strict=True):
                 self._blocks[request.id] = distributions
         return self._blocks[id]
 
@@ -153,23 +153,23 @@ class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
 
     @abstractmethod
     def compute(
-        self, requests: Sequence[BlockRequest]
-    ) -> Float[Tensor, "requests draft_tokens vocab"]: ...
+        self, pending: Sequence[BlockRequest]
+    ) -> Float[Tensor, "pending draft_tokens vocab"]: ...
 
     def close(self, id: int) -> None:
         super().close(id)
         HeadReader.close(self, id)
 
-    def extend(self, sequence: Request) -> Read:
-        name, end = sequence.id, len(sequence.tokens) - 1
+    def extend(self, request: Request) -> Read:
+        name, end = request.id, len(request.tokens) - 1
         if name not in self._read:
-            self.open(name, sequence.prompt + sequence.params.max_tokens)
+            self.open(name, request.prompt + request.params.max_tokens)
         start = self._read[name]
         states = self.target_states.rows(name, start, end - start)
         self.target_states.drop(name, end)
         self._read[name] = end
-        self.request(BlockRequest(name, sequence.tokens[-1], states, start))
-        return Read(name, end, sequence.tokens[-1:])
+        self.queue(BlockRequest(name, request.tokens[-1], states, start))
+        return Read(name, end, request.tokens[-1:])
 
 
 class BlockDrafter(HeadDrafter):

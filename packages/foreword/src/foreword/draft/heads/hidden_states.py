@@ -15,7 +15,7 @@ from foreword.types import Request
 
 @dataclass(slots=True)
 class _StateBuffer:
-    """Rows of one sequence, for the tokens from `start` up to but not
+    """Rows of one request, for the tokens from `start` up to but not
     including `end`.
     """
 
@@ -41,12 +41,12 @@ class TargetStates:
             buffer.parts.append(hidden)
             buffer.end += len(hidden)
 
-    def up_to_date(self, sequence: Request) -> bool:
+    def up_to_date(self, request: Request) -> bool:
         """Return whether states are present for every token but the last, which the
         target has not read yet.
         """
-        buffer = self._buffers.get(sequence.id)
-        return buffer is not None and buffer.end == len(sequence.tokens) - 1
+        buffer = self._buffers.get(request.id)
+        return buffer is not None and buffer.end == len(request.tokens) - 1
 
     def rows(self, id: int, start: int, count: int) -> Float[Tensor, "count features"]:
         """Return the states of `count` tokens from index `start` on."""
@@ -63,7 +63,7 @@ class TargetStates:
         buffer.start = start
 
     def forget(self, id: int) -> None:
-        """Drop the states of a finished sequence; ignore unknown ids."""
+        """Drop the states of a finished request; ignore unknown ids."""
         self._buffers.pop(id, None)
 
     def __len__(self) -> int:

@@ -76,18 +76,18 @@ class MaskedBlocks(HeadBlocks):
 
     @torch.inference_mode()
     def compute(
-        self, requests: Sequence[BlockRequest]
-    ) -> Float[Tensor, "requests draft_tokens vocab"]:
-        fresh = [request for request in requests if len(request.states)]
+        self, pending: Sequence[BlockRequest]
+    ) -> Float[Tensor, "pending draft_tokens vocab"]:
+        fresh = [request for request in pending if len(request.states)]
         if fresh:
             texts = [Read(r.id, r.start, [0] * len(r.states), keep=0) for r in fresh]
             self.executor.store(texts, torch.cat([request.states for request in fresh]))
         masks = [self.layout.mask] * (self.layout.block - 1)
-        blocks = [Read(r.id, r.end, [r.anchor, *masks], keep=0) for r in requests]
+        blocks = [Read(r.id, r.end, [r.anchor, *masks], keep=0) for r in pending]
         hidden = self.executor.hidden_states(blocks)
-        hidden = hidden.unflatten(0, (len(requests), -1))[:, -self.draft_tokens :]
+        hidden = hidden.unflatten(0, (len(pending), -1))[:, -self.draft_tokens :]
         logits = self._logits(hidden.flatten(0, 1))
-        return logits.unflatten(0, (len(requests), -1))
+        return logits.unflatten(0, (len(pending), -1))
 
     def _logits(
         self, hidden: Float[Tensor, "rows hidden"]

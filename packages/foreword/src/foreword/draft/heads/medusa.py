@@ -214,12 +214,12 @@ class MedusaBlocks(HeadBlocks):
 
     @torch.inference_mode()
     def compute(
-        self, requests: Sequence[BlockRequest]
-    ) -> Float[Tensor, "requests draft_tokens vocab"]:
-        for request in requests:
+        self, pending: Sequence[BlockRequest]
+    ) -> Float[Tensor, "pending draft_tokens vocab"]:
+        for request in pending:
             if len(request.states):
                 self._last[request.id] = request.states[-1]
-        last = [self._last[request.id] for request in requests]
+        last = [self._last[request.id] for request in pending]
         states = torch.stack(last).to(self._dtype)
         padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
         hidden = self._heads(padded).flatten(0, 1)
@@ -228,7 +228,7 @@ class MedusaBlocks(HeadBlocks):
             logits = self._heads.logits(hidden, heads.repeat(len(padded)))
         else:
             logits = self.target.lm_head(hidden)
-        return logits.unflatten(0, (len(padded), -1))[: len(requests)].float()
+        return logits.unflatten(0, (len(padded), -1))[: len(pending)].float()
 
     def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
         return self.block(read.id)

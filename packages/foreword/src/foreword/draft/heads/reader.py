@@ -1,5 +1,5 @@
 """The drafter with a head that reads the target's hidden states, and what such a head
-has read of each sequence.
+has read of each request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foreword.types.growth import GrownTree, TreeRequest
 
 class HeadReader(ABC):
     """A head, the target's hidden states until it has read them, and how far it has
-    read each sequence.
+    read each request.
     """
 
     mode = Mode.TREE
@@ -31,22 +31,22 @@ class HeadReader(ABC):
         """Tokens. Longest text that it can read."""
         self.target_states = TargetStates()
         self._read: dict[int, int] = {}
-        """Tokens of each sequence whose states the head has read."""
+        """Tokens of each request whose states the head has read."""
 
     @abstractmethod
-    def extend(self, sequence: Request) -> Read:
-        """Read a sequence up to its end, and return the Read of the end."""
+    def extend(self, request: Request) -> Read:
+        """Read a request up to its end, and return the Read of the end."""
 
     @abstractmethod
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits after a sequence or its draft tokens."""
+        """Return logits after a request or its draft tokens."""
 
     def open(self, id: int, capacity: int) -> None:
-        """Reserve room for a sequence of at most `capacity` tokens."""
+        """Reserve room for a request of at most `capacity` tokens."""
         self._read[id] = 0
 
     def close(self, id: int) -> None:
-        """Forget a sequence; ignore unknown ids."""
+        """Forget a request; ignore unknown ids."""
         self.target_states.forget(id)
         self._read.pop(id, None)
 
@@ -61,18 +61,18 @@ class HeadDrafter(ModelDrafter):
         self.hidden_layers = states
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
-        self._reader.target_states.add(sequence.id, start, hidden)
+        self._reader.target_states.add(request.id, start, hidden)
 
-    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
-        # The first token of a sequence has no hidden state before it.
+    def fit(self, batch: Batch, request: Request, nodes: int) -> int:
+        # The first token of a request has no hidden state before it.
         states = self._reader.target_states
-        ready = len(sequence.tokens) > 1 and states.up_to_date(sequence)
-        return super().fit(batch, sequence, nodes) if ready else 0
+        ready = len(request.tokens) > 1 and states.up_to_date(request)
+        return super().fit(batch, request, nodes) if ready else 0
 
-    def prefill(self, sequence: Request) -> Read:
-        return self._reader.extend(sequence)
+    def prefill(self, request: Request) -> Read:
+        return self._reader.extend(request)
 
 
 class HeadExecutor(ABC):
@@ -84,11 +84,11 @@ class HeadExecutor(ABC):
 
     @abstractmethod
     def open(self, id: int, capacity: int) -> int:
-        """Reserve room for the keys and values of a sequence."""
+        """Reserve room for the keys and values of a request."""
 
     @abstractmethod
     def close(self, id: int) -> None:
-        """Free a sequence; ignore unknown ids."""
+        """Free a request; ignore unknown ids."""
 
     @abstractmethod
     def run(
@@ -103,7 +103,7 @@ class HeadExecutor(ABC):
     def grow_beside(
         self, read: Read, states: Tensor, ask: TreeRequest
     ) -> GrownTree | None:
-        """Read the end of a sequence and grow a whole tree after it; return None where
+        """Read the end of a request and grow a whole tree after it; return None where
         trees grow level by level.
         """
         del read, states, ask
@@ -132,10 +132,10 @@ class StateReader(HeadReader):
         self.executor.close(id)
         self._states.pop(id, None)
 
-    def extend(self, sequence: Request) -> Read:
-        name, tokens = sequence.id, sequence.tokens
+    def extend(self, request: Request) -> Read:
+        name, tokens = request.id, request.tokens
         if name not in self._read:
-            self.open(name, capacity(sequence))
+            self.open(name, capacity(request))
         last = len(tokens) - 2
         # the last row is always read, for its logits
         start = min(self._read[name], last)

@@ -25,7 +25,7 @@ SHARE = 0.6
 
 
 class Pool:
-    """The latest n-grams of one sequence and its window, by first token."""
+    """The latest n-grams of one request and its window, by first token."""
 
     def __init__(self) -> None:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
@@ -93,7 +93,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Text:
-    """State of one sequence."""
+    """State of one request."""
 
     pool: Pool = field(default_factory=Pool)
     read: int = 0
@@ -114,7 +114,7 @@ class _Text:
 
         A position keeps its draft tokens between rounds. A new one takes the draft
         tokens of the position before it, continued from the pool, or else by random
-        tokens of the sequence.
+        tokens of the request.
         """
         start, random = len(tokens) - 1, Random(len(tokens))
         columns: list[list[int]] = []
@@ -172,17 +172,17 @@ class LookaheadDrafter(Drafter):
         return Draft(
             [
                 self._grow(batch, s, most)
-                for s, most in zip(batch.sequences, nodes, strict=True)
+                for s, most in zip(batch.requests, nodes, strict=True)
             ]
         )
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        for sequence, logits, tree in zip(
-            batch.sequences, scores.logits, draft.trees, strict=True
+        for request, logits, tree in zip(
+            batch.requests, scores.logits, draft.trees, strict=True
         ):
-            text = self._texts.get(sequence.id)
+            text = self._texts.get(request.id)
             if text is None:
                 continue
             scored, text.scored = text.scored, None
@@ -195,19 +195,19 @@ class LookaheadDrafter(Drafter):
                 text.pool.add([*column, answer])
             text.window = scored.shifted(answers)
 
-    def release(self, sequence: Request) -> None:
-        self._texts.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._texts.pop(request.id, None)
 
-    def _grow(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
+    def _grow(self, batch: Batch, request: Request, most: int) -> DraftTree:
         """Return copies from the pool and the window, in at most `most` nodes."""
-        text = self._texts.setdefault(sequence.id, _Text())
+        text = self._texts.setdefault(request.id, _Text())
         text.scored = None
         if most <= 0:
             return DraftTree()
-        tokens = sequence.copyable
+        tokens = request.copyable
         text.prefill(tokens)
         branches = _Branches(most)
-        deep, width = min(most, batch.reach(sequence)), 0
+        deep, width = min(most, batch.reach(request)), 0
         # a column is GRAM - 1 nodes, the first one less; the last one ends GRAM - 3 +
         # width deep
         if batch.trees:
@@ -215,12 +215,12 @@ class LookaheadDrafter(Drafter):
         window = text.columns(tokens, width)
         reserved = width * (GRAM - 1) - 1 if width else 0
         for copy in text.pool.after(tokens[-1]) if batch.trees else ():
-            branches.add(until_end(copy[:deep], sequence.eos), spare=reserved)
+            branches.add(until_end(copy[:deep], request.eos), spare=reserved)
         first = -1
         for number, column in enumerate(window.columns):
             first = branches.add(column[:1], first) if number else first
             window.ends.append(branches.add(column[1:], first))
-        branches.add(until_end(text.pool.continued(tokens, deep), sequence.eos))
+        branches.add(until_end(text.pool.continued(tokens, deep), request.eos))
         window.count = len(branches.tokens)
         text.scored = window
         # without probabilities: a window is scored for its answers, however unlikely

@@ -41,29 +41,29 @@ class NgramDrafter(Drafter):
         self._indexes: dict[int, NgramIndex] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return chosen([self._propose(s, budget) for s, budget in pairs])
 
-    def release(self, sequence: Request) -> None:
-        self._indexes.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._indexes.pop(request.id, None)
 
-    def _propose(self, sequence: Request, budget: int) -> list[int]:
+    def _propose(self, request: Request, budget: int) -> list[int]:
         """Return at most `budget` tokens, none after an end-of-text token."""
         if budget <= 0:
             return []
-        index = self._indexes.get(sequence.id)
+        index = self._indexes.get(request.id)
         if index is None:
-            index = self._indexes[sequence.id] = NgramIndex(self._sizes)
-        tokens = sequence.copyable
+            index = self._indexes[request.id] = NgramIndex(self._sizes)
+        tokens = request.copyable
         index.read(tokens)
         start = index.find(tokens)
         if start is None:
             return []
-        return until_end(copied(tokens, start, budget), sequence.eos)
+        return until_end(copied(tokens, start, budget), request.eos)
 
 
 class NgramIndex:
-    """Index from each n-gram of one growing sequence to the end of its latest
+    """Index from each n-gram of one growing request to the end of its latest
     occurrence that has a continuation.
 
     Work per new token is constant. Memory grows by at most one entry per size and
@@ -107,7 +107,7 @@ def copied(tokens: list[int], start: int, count: int) -> list[int]:
     """Return `count` tokens from `start` on; a copy that reaches the end repeats
     itself, as in LZ77.
 
-    A repetitive sequence is thus continued for the whole budget, however short its
+    A repetitive request is thus continued for the whole budget, however short its
     period.
     """
     draft_tokens = tokens[start : start + count]

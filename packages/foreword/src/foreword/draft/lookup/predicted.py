@@ -22,7 +22,7 @@ LONGEST = 16
 
 
 class PredictedDrafter(Drafter):
-    """Drafter that continues the expected answer from the position that the sequence
+    """Drafter that continues the expected answer from the position that the request
     has reached in it.
 
     This position follows the longest run of last tokens found in the expected answer.
@@ -38,54 +38,54 @@ class PredictedDrafter(Drafter):
         self._copies: dict[int, Copy] = {}
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return Draft([self._propose(batch, s, budget) for s, budget in pairs])
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
-            copy = self._copies.get(sequence.id)
+        for request, tokens in zip(batch.requests, verdict.said(draft), strict=True):
+            copy = self._copies.get(request.id)
             if copy is not None:
                 copy.learn(tokens)
 
-    def release(self, sequence: Request) -> None:
-        self._copies.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self._copies.pop(request.id, None)
 
-    def _propose(self, batch: Batch, sequence: Request, budget: int) -> DraftTree:
+    def _propose(self, batch: Batch, request: Request, budget: int) -> DraftTree:
         """Return a chain of at most `budget` draft tokens, none after an end-of-text
         token.
         """
         if budget <= 0:
             return DraftTree()
-        copy = self._copies.get(sequence.id)
+        copy = self._copies.get(request.id)
         if copy is None:
-            copy = self._copies[sequence.id] = Copy.of(sequence)
-        copy.follow(sequence.tokens)
+            copy = self._copies[request.id] = Copy.of(request)
+        copy.follow(request.tokens)
         tree, probability = DraftTree(), 1.0
         for node, token in enumerate(copy.propose(budget)):
             probability *= copy.probability(node)
             if probability <= batch.floor:
                 break
             tree.add(token, node - 1, probability)
-            if token in sequence.eos:
+            if token in request.eos:
                 break
         return tree
 
 
 @dataclass(slots=True)
 class Copy:
-    """An expected answer, and the position in it that a growing sequence has
+    """An expected answer, and the position in it that a growing request has
     reached.
     """
 
     expected: tuple[int, ...]
     start: int
-    """Index of the first token of the growing sequence that is matched."""
+    """Index of the first token of the growing request that is matched."""
     read: int
-    """Number of tokens of the growing sequence that were read."""
+    """Number of tokens of the growing request that were read."""
     place: int = 0
-    """The growing sequence agrees with the expected answer up to this position."""
+    """The growing request agrees with the expected answer up to this position."""
     stray: int = 0
     """Number of tokens emitted since then that disagree."""
     agreed: int = 0
@@ -103,13 +103,13 @@ class Copy:
                     self._places.setdefault(run, []).append(end)
 
     @classmethod
-    def of(cls, sequence: Request) -> Copy:
-        """Return a copy of a sequence's prediction or source from its start, or of its
+    def of(cls, request: Request) -> Copy:
+        """Return a copy of a request's prediction or source from its start, or of its
         prompt once a run matches.
         """
-        if expected := sequence.prediction or sequence.source:
-            return cls(expected, start=sequence.prompt, read=sequence.prompt)
-        prompt = tuple(sequence.tokens[: sequence.prompt])
+        if expected := request.prediction or request.source:
+            return cls(expected, start=request.prompt, read=request.prompt)
+        prompt = tuple(request.tokens[: request.prompt])
         return cls(prompt, start=0, read=len(prompt) - 1, place=len(prompt))
 
     def follow(self, tokens: list[int]) -> None:
@@ -172,7 +172,7 @@ class Copy:
 
 
 def agreement(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the number of last tokens that two sequences have in common."""
+    """Return the number of last tokens that two requests have in common."""
     count = 0
     for token, other in zip(reversed(left), reversed(right), strict=False):
         if token != other:

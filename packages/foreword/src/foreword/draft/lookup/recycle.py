@@ -69,7 +69,7 @@ class Adjacency:
         writer: int,
     ) -> None:
         """Replace a token's successors, likeliest first; `writer` is the id of the
-        sequence that computed them.
+        request that computed them.
         """
         missing = SUCCESSORS - len(successors)
         row = slice(SUCCESSORS * token, SUCCESSORS * (token + 1))
@@ -104,7 +104,7 @@ class Adjacency:
                 )
 
     def writer(self, token: int) -> int:
-        """Return the id of the sequence that wrote the token's row last; -1 if none
+        """Return the id of the request that wrote the token's row last; -1 if none
         did.
         """
         return self._writers[token]
@@ -112,7 +112,7 @@ class Adjacency:
 
 class Calibration:
     """Acceptance rate of a successor, by its share of the row, its rank, and whether
-    its own sequence wrote the row.
+    its own request wrote the row.
 
     The prior is PRIOR times the share. The static tree of the paper is an average of
     such counts.
@@ -152,10 +152,10 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Successors:
-    """Ranking of successors under one sequence's temperature and noise."""
+    """Ranking of successors under one request's temperature and noise."""
 
     memory: _Memory
-    sequence: Request
+    request: Request
     draws: NoiseSource
 
     def ranked(self, path: list[int]) -> tuple[list[int], list[float]]:
@@ -169,9 +169,9 @@ class _Successors:
         tokens, values = self.memory.adjacency.read(self._last(path))
         noise = None
         if not self.draws.wants_probs and tokens:
-            noise = self.draws.noise_of(self.sequence, path, tokens)
+            noise = self.draws.noise_of(self.request, path, tokens)
         if noise is not None:
-            temperature = self.sequence.params.temperature
+            temperature = self.request.params.temperature
             values = [
                 value + temperature * number
                 for value, number in zip(values, noise, strict=True)
@@ -208,10 +208,10 @@ class _Successors:
                 self.memory.calibration.learn(share, rank, fresh, successor == follower)
 
     def _last(self, path: list[int]) -> int:
-        return path[-1] if path else self.sequence.tokens[-1]
+        return path[-1] if path else self.request.tokens[-1]
 
     def _fresh(self, token: int) -> bool:
-        return self.memory.adjacency.writer(token) == self.sequence.id
+        return self.memory.adjacency.writer(token) == self.request.id
 
 
 class RecyclingDrafter(Drafter):
@@ -219,7 +219,7 @@ class RecyclingDrafter(Drafter):
     calibrated best-first trees.
 
     The paper's tree is static; this one grows where the target is confident, and uses
-    the target's own noise. The sequences of a tenant share one table, so drafts depend
+    the target's own noise. The requests of a tenant share one table, so drafts depend
     on earlier requests; the emitted text never does.
     """
 
@@ -231,7 +231,7 @@ class RecyclingDrafter(Drafter):
         """By tenant, the most recently served last."""
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return Draft([self._grow(batch, s, most) for s, most in pairs])
 
     def observe(
@@ -239,25 +239,25 @@ class RecyclingDrafter(Drafter):
     ) -> None:
         emitted = verdict.said(draft)
         memories = [
-            (sequence, self._memory(sequence.params.tenant, logits.shape[-1]))
-            for sequence, logits in zip(batch.sequences, scores.logits, strict=True)
+            (request, self._memory(request.params.tenant, logits.shape[-1]))
+            for request, logits in zip(batch.requests, scores.logits, strict=True)
         ]
-        for row, (sequence, memory) in enumerate(memories):
-            if sequence.rounds == 0:
-                memory.adjacency.copy(sequence.copyable, sequence.id)
-            _Successors(memory, sequence, batch.draws).learn(emitted[row])
-        for row, (sequence, memory) in enumerate(memories):
+        for row, (request, memory) in enumerate(memories):
+            if request.rounds == 0:
+                memory.adjacency.copy(request.copyable, request.id)
+            _Successors(memory, request, batch.draws).learn(emitted[row])
+        for row, (request, memory) in enumerate(memories):
             logits = scores.logits[row].float()
             best = logits.topk(min(SUCCESSORS, logits.shape[-1]))
             successors, values = best.indices.tolist(), best.values.tolist()
-            read = [sequence.tokens[-1], *draft.trees[row].tokens]
+            read = [request.tokens[-1], *draft.trees[row].tokens]
             accepted = (0, *(node + 1 for node in verdict.kept[row]))
             # The last write wins: accepted tokens over rejected ones, then likelier
             # over less likely ones.
             for column in (*reversed(range(len(successors))), *accepted):
                 if finite(*values[column]):
                     memory.adjacency.write(
-                        read[column], successors[column], values[column], sequence.id
+                        read[column], successors[column], values[column], request.id
                     )
 
     def _memory(self, tenant: str, vocab: int) -> _Memory:
@@ -270,15 +270,15 @@ class RecyclingDrafter(Drafter):
         self._memories[tenant] = memory
         return memory
 
-    def _grow(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
+    def _grow(self, batch: Batch, request: Request, most: int) -> DraftTree:
         """Return the `most` likeliest draft tokens; each adds its best child and its
         next sibling as candidates.
         """
-        tree, memory = DraftTree(), self._memories.get(sequence.params.tenant)
-        deep = min(most, batch.reach(sequence))
+        tree, memory = DraftTree(), self._memories.get(request.params.tenant)
+        deep = min(most, batch.reach(request))
         if memory is None or deep <= 0:
             return tree
-        ranking = _Successors(memory, sequence, batch.draws)
+        ranking = _Successors(memory, request, batch.draws)
         heap: list[tuple[float, int, _Siblings]] = []
         serial = count()
 
@@ -297,7 +297,7 @@ class RecyclingDrafter(Drafter):
             path = [*siblings.path, token]
             if batch.trees:
                 push(replace(siblings, rank=siblings.rank + 1))
-            if len(path) < deep and token not in sequence.eos:
+            if len(path) < deep and token not in request.eos:
                 push(_Siblings(node, path, ranking.children(path, probability)))
         return tree
 

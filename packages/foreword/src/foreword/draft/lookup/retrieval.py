@@ -76,14 +76,14 @@ class RetrievalDrafter(Drafter):
         return cls(datastore)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return Draft([self._tree(batch, s, most) for s, most in pairs])
 
-    def _tree(self, batch: Batch, sequence: Request, most: int) -> DraftTree:
-        deep = min(most, batch.reach(sequence))
+    def _tree(self, batch: Batch, request: Request, most: int) -> DraftTree:
+        deep = min(most, batch.reach(request))
         if deep <= 0:
             return DraftTree()
-        places, agree = self._datastore.nearest(sequence.tokens, self._occurrences)
+        places, agree = self._datastore.nearest(request.tokens, self._occurrences)
         places = places[agree >= self._least]
         agree = agree[agree >= self._least].tolist()
         counts = Counter(
@@ -92,12 +92,12 @@ class RetrievalDrafter(Drafter):
         occurrences = [
             Occurrence(after, agree, times) for (after, agree), times in counts.items()
         ]
-        novelty = NOVELTY * (1 + sequence.params.temperature)
+        novelty = NOVELTY * (1 + request.params.temperature)
         return grown(
             occurrences,
             most,
             novelty,
-            ends=sequence.eos,
+            ends=request.eos,
             floor=batch.floor,
             chain=not batch.trees,
         )

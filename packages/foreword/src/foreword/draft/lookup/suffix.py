@@ -1,4 +1,4 @@
-"""Suffix drafter: counts what followed the last tokens earlier in the sequence and in
+"""Suffix drafter: counts what followed the last tokens earlier in the request and in
 past answers, without a model.
 
 After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
@@ -155,7 +155,7 @@ on saving.
 
 @dataclass(slots=True)
 class _Text:
-    """Index of one sequence, and the continuation counts of the current round."""
+    """Index of one request, and the continuation counts of the current round."""
 
     index: SuffixIndex = field(default_factory=lambda: SuffixIndex(1024))
     counts: ContinuationCounts | NativeCounts | None = None
@@ -168,12 +168,12 @@ class _Text:
 
 
 class SuffixDrafter(Drafter):
-    """Drafter that counts what followed the last tokens earlier in the sequence and in
+    """Drafter that counts what followed the last tokens earlier in the request and in
     past answers to its tenant.
 
     A match of the last 16 tokens counts 256 times as much as a match of one. The draft
     holds the likeliest paths: a tree grown best first, or the likeliest chain where the
-    verifier takes no trees. The output of a finished sequence is stored; its prompt is
+    verifier takes no trees. The output of a finished request is stored; its prompt is
     not.
     """
 
@@ -195,7 +195,7 @@ class SuffixDrafter(Drafter):
         self._path, self._unsaved = path, 0
         self._warned = False
         self._archived: int | None = None
-        """Id of the sequence that was released last."""
+        """Id of the request that was released last."""
         self._texts: dict[int, _Text] = {}
         self._count = CountsFactory() if ask is None else ask
 
@@ -203,7 +203,7 @@ class SuffixDrafter(Drafter):
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> SuffixDrafter:
-        """`source` is a file of past answers, read if it exists and saved as sequences
+        """`source` is a file of past answers, read if it exists and saved as requests
         finish; None = no file.
 
         Raises InvalidRequest for a file of another kind, VocabularyMismatch for one of
@@ -244,25 +244,25 @@ class SuffixDrafter(Drafter):
         self._unsaved = 0
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        pairs = zip(batch.sequences, nodes, strict=True)
+        pairs = zip(batch.requests, nodes, strict=True)
         return Draft([self._propose(batch, s, budget) for s, budget in pairs])
 
     def observe(
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        for sequence, tokens in zip(batch.sequences, verdict.said(draft), strict=True):
-            text = self._texts.get(sequence.id)
+        for request, tokens in zip(batch.requests, verdict.said(draft), strict=True):
+            text = self._texts.get(request.id)
             if text is not None and text.counts is not None:
                 text.counts.close(tokens)
                 text.counts = None
 
-    def release(self, sequence: Request) -> None:
-        drafted = self._texts.pop(sequence.id, None) is not None
-        if not drafted and sequence.id == self._archived:
+    def release(self, request: Request) -> None:
+        drafted = self._texts.pop(request.id, None) is not None
+        if not drafted and request.id == self._archived:
             return  # several methods share this drafter, and each releases
-        self._archived = sequence.id
-        written = sequence.tokens[sequence.prompt :]
-        self.archive.add(sequence.params.tenant, written)
+        self._archived = request.id
+        written = request.tokens[request.prompt :]
+        self.archive.add(request.params.tenant, written)
         self._unsaved += len(written)
         if self._path and self._unsaved * SAVED >= len(self.archive):
             self._try_save()
@@ -282,16 +282,14 @@ class SuffixDrafter(Drafter):
                 )
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _propose(self, batch: Batch, sequence: Request, budget: int) -> DraftTree:
+    def _propose(self, batch: Batch, request: Request, budget: int) -> DraftTree:
         """Return at most `budget` draft tokens, none after an end-of-text token."""
         if budget <= 0:
             return DraftTree()
-        text = self._texts.setdefault(sequence.id, _Text())
-        tokens = sequence.copyable
+        text = self._texts.setdefault(request.id, _Text())
+        tokens = request.copyable
         text.read(tokens)
-        past, context = self.archive[sequence.params.tenant], tokens[-SIZES[0] :]
-        length, greedy = min(budget, batch.reach(sequence)), sequence.params.greedy
+        past, context = self.archive[request.params.tenant], tokens[-SIZES[0] :]
+        length, greedy = min(budget, batch.reach(request)), request.params.greedy
         text.counts = self._count(text.index, past, context, length, greedy=greedy)
-        return text.counts.grown(
-            budget, batch.floor, sequence.eos, branches=batch.trees
-        )
+        return text.counts.grown(budget, batch.floor, request.eos, branches=batch.trees)

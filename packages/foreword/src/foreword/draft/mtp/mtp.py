@@ -90,9 +90,9 @@ class MtpDrafter(HeadDrafter):
         kind = TorchMtp if unsupported(head, target) else NativeMtp
         return cls(kind(head, target), target, head.depth)
 
-    def rereads(self, sequence: Request) -> bool:
+    def rereads(self, request: Request) -> bool:
         # an assistant reads the end of a text alone
-        return not self.reads_target and super().rereads(sequence)
+        return not self.reads_target and super().rereads(request)
 
 
 def unsupported(head: MtpHead, target: Model) -> str | None:
@@ -182,7 +182,7 @@ class TorchMtp(TorchHead):
         self._head = head
         self.context = target.context
         self._ends: dict[int, Float[Tensor, "layers hidden"]] = {}
-        """States at the last committed token of each sequence."""
+        """States at the last committed token of each request."""
 
     def close(self, id: int) -> None:
         super().close(id)

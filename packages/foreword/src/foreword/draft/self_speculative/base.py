@@ -10,7 +10,7 @@ from foreword.model import Model, Read
 from foreword.types import Batch, Request
 
 SPARE = ROOM
-"""Cache positions beyond a sequence for draft tokens, which the target overwrites."""
+"""Cache positions beyond a request for draft tokens, which the target overwrites."""
 FEW = 8
 """Tokens.
 
@@ -33,15 +33,15 @@ class SelfDrafter(LanguageModelDrafter):
         super().__init__(view)
         self._shares = self.reads_target = shares
 
-    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
-        is_read = sequence.cached > 0 and len(sequence.pending) <= FEW
+    def fit(self, batch: Batch, request: Request, nodes: int) -> int:
+        is_read = request.cached > 0 and len(request.pending) <= FEW
         if self._shares and not is_read:
             return 0
-        return super().fit(batch, sequence, nodes)
+        return super().fit(batch, request, nodes)
 
-    def prefill(self, sequence: Request) -> Read:
+    def prefill(self, request: Request) -> Read:
         if not self._shares:
-            return super().prefill(sequence)
+            return super().prefill(request)
         # unused: what is read now is overwritten before it is needed
-        self._memories[sequence.id] = _Memory()
-        return Read(sequence.id, sequence.cached, sequence.pending)
+        self._memories[request.id] = _Memory()
+        return Read(request.id, request.cached, request.pending)

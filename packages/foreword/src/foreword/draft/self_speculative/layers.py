@@ -70,11 +70,11 @@ class LayersDrafter(SelfDrafter):
         draft = super().propose(batch, nodes)
         if draft.probs is not None or draft.chain:
             return draft
-        return read_first(draft, [self._read(one) for one in batch.sequences])
+        return read_first(draft, [self._read(one) for one in batch.requests])
 
-    def _read(self, sequence: Request) -> DraftTree:
-        """Return the draft tokens that were read after a sequence, in this order."""
-        memory = self._memories.get(sequence.id)
+    def _read(self, request: Request) -> DraftTree:
+        """Return the draft tokens that were read after a request, in this order."""
+        memory = self._memories.get(request.id)
         return DraftTree() if memory is None else memory.tree
 
 

@@ -56,14 +56,14 @@ _Ranked = tuple[list[int], list[float], list[float]]
 
 @dataclass(slots=True)
 class CoupledTree:
-    """Tree of one sequence, grown level by level.
+    """Tree of one request, grown level by level.
 
     A level holds the children of every node that may still be among the best `most`; a
     node that is not cannot have such a child. The result equals that of best-first
     search, with one forward per level.
     """
 
-    sequence: Request
+    request: Request
     most: int
     floor: float
     calibration: Calibration
@@ -94,7 +94,7 @@ class CoupledTree:
         """Return the best children by log q + G for each row, without tokens that a
         filter or processor forbids.
         """
-        scale = self.calibration.scale(self.sequence.params.temperature)
+        scale = self.calibration.scale(self.request.params.temperature)
         best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
         probabilities = shares / (
@@ -140,10 +140,10 @@ class CoupledTree:
 
         For plain parameters only. Returns False if the model's backend grows no trees.
         """
-        params, deep = self.sequence.params, min(self.most, self.deep)
-        key = batch.draws.key(self.sequence)
+        params, deep = self.request.params, min(self.most, self.deep)
+        key = batch.draws.key(self.request)
         scale = self.calibration.scale(params.temperature)
-        ends = tuple(self.sequence.eos)
+        ends = tuple(self.request.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
         grown = model.grow(
             read,
@@ -171,7 +171,7 @@ class CoupledTree:
         """Return log q + G after each open node, up to a constant; -inf if the
         request's own parameters fail.
         """
-        params, paths = self.sequence.params, [self.path(node) for node in self.open]
+        params, paths = self.request.params, [self.path(node) for node in self.open]
         if params.plain:
             scores = (
                 logits.float() if params.greedy else logits.float() / params.temperature
@@ -180,12 +180,12 @@ class CoupledTree:
             scores = torch.full_like(logits, -math.inf, dtype=torch.float32)
             for row, path in enumerate(paths):
                 try:
-                    scores[row] = weights(logits[row : row + 1], self.sequence, [path])[
+                    scores[row] = weights(logits[row : row + 1], self.request, [path])[
                         0
                     ]
                 except Exception:  # noqa: BLE001 - a user's processor; this node gets no children
                     continue
-        key = batch.draws.key(self.sequence)
+        key = batch.draws.key(self.request)
         if key is None:
             return scores
         keys = [extended(key, path) for path in paths]
@@ -197,7 +197,7 @@ class CoupledTree:
         """
         if self.depth >= min(self.most, self.deep):
             return []
-        probabilities, ends = self.tree.probabilities, self.sequence.eos
+        probabilities, ends = self.tree.probabilities, self.request.eos
         last = 0.0
         if len(probabilities) >= self.most:
             last = sorted(probabilities, reverse=True)[self.most - 1]
@@ -228,7 +228,7 @@ class CoupledTree:
         nodes = self.tree.pruned([*self.read, *self.open])
         tokens = nodes.tokens[len(self.read) :]
         return Read(
-            self.sequence.id,
+            self.request.id,
             past,
             tokens,
             nodes.parents,
@@ -250,7 +250,7 @@ class CoupledTree:
             if token not in tokens:
                 return
             self.calibration.learn(
-                values, tokens.index(token), self.sequence.params.temperature
+                values, tokens.index(token), self.request.params.temperature
             )
             node = expanded.get((node, token), -2)
             if node < 0:

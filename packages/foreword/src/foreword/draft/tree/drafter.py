@@ -34,7 +34,7 @@ from foreword.types.request import NoiseSource
 CHUNK = 512
 """Tokens. Longest forward over a long text, which bounds its memory."""
 ROOM = 256
-"""Cache positions reserved beyond a sequence for draft tokens."""
+"""Cache positions reserved beyond a request for draft tokens."""
 
 
 @runtime_checkable
@@ -78,8 +78,8 @@ class ModelDrafter(Drafter):
         return twin
 
     @abstractmethod
-    def prefill(self, sequence: Request) -> Read:
-        """Read a sequence up to its end, and return the Read of the end, whose logits
+    def prefill(self, request: Request) -> Read:
+        """Read a request up to its end, and return the Read of the end, whose logits
         predict the next token.
         """
 
@@ -90,15 +90,15 @@ class ModelDrafter(Drafter):
         tokens of each row.
         """
 
-    def remember(self, sequence: Request, tree: DraftTree) -> None:
+    def remember(self, request: Request, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         budget = [
-            self.fit(batch, s, n) for s, n in zip(batch.sequences, nodes, strict=True)
+            self.fit(batch, s, n) for s, n in zip(batch.requests, nodes, strict=True)
         ]
         reads = {
-            row: self.prefill(batch.sequences[row])
+            row: self.prefill(batch.requests[row])
             for row, count in enumerate(budget)
             if count
         }
@@ -119,52 +119,52 @@ class ModelDrafter(Drafter):
             self._shapes.learn(draft, verdict)
         if not self._coupled:
             return
-        for sequence, emitted in zip(batch.sequences, verdict.said(draft), strict=True):
-            coupled = self._coupled.pop(sequence.id, None)
+        for request, emitted in zip(batch.requests, verdict.said(draft), strict=True):
+            coupled = self._coupled.pop(request.id, None)
             if coupled is not None:
                 coupled.learn(emitted)
 
-    def release(self, sequence: Request) -> None:
-        self.draft_model.close(sequence.id)
-        self._coupled.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        self.draft_model.close(request.id)
+        self._coupled.pop(request.id, None)
 
-    def rereads(self, sequence: Request) -> bool:
-        room = self.draft_model.context - len(sequence.tokens)
-        return room > 0 and not sequence.params.reads_path
+    def rereads(self, request: Request) -> bool:
+        room = self.draft_model.context - len(request.tokens)
+        return room > 0 and not request.params.reads_path
 
-    def reread(self, sequence: Request, noise: NoiseSource) -> list[bool]:
-        read = self.prefill(sequence)
-        count = min(len(read.tokens) - 1, len(sequence.tokens) - sequence.prompt)
+    def reread(self, request: Request, noise: NoiseSource) -> list[bool]:
+        read = self.prefill(request)
+        count = min(len(read.tokens) - 1, len(request.tokens) - request.prompt)
         # row i is followed by the token after its own
         logits = self.logits([replace(read, keep=count + 1)])[:count]
         if not count:
             return []
-        scores, keys = weights(logits, sequence), noise.written(sequence, count)
+        scores, keys = weights(logits, request), noise.written(request, count)
         drawn = (
             None
             if keys is None
             else gumbel(keys, scores.shape[-1], device=scores.device)
         )
         choices = draw(scores, drawn).tolist()
-        pairs = zip(choices, sequence.tokens[-count:], strict=True)
+        pairs = zip(choices, request.tokens[-count:], strict=True)
         return [choice == token for choice, token in pairs]
 
-    def reach(self, batch: Batch, sequence: Request) -> int:
+    def reach(self, batch: Batch, request: Request) -> int:
         """Return the most useful depth of a draft, within the draft model's own
         context.
         """
         return max(
             0,
             min(
-                batch.reach(sequence),
+                batch.reach(request),
                 self.deep,
-                self.draft_model.context - len(sequence.tokens),
+                self.draft_model.context - len(request.tokens),
             ),
         )
 
-    def fit(self, batch: Batch, sequence: Request, nodes: int) -> int:
-        """Return the most draft tokens for a sequence, up to `nodes`."""
-        return nodes if self.reach(batch, sequence) else 0
+    def fit(self, batch: Batch, request: Request, nodes: int) -> int:
+        """Return the most draft tokens for a request, up to `nodes`."""
+        return nodes if self.reach(batch, request) else 0
 
     def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Return the raw logits of what follows, in the target's vocabulary."""
@@ -173,7 +173,7 @@ class ModelDrafter(Drafter):
     def _grow(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> Draft:
-        """Grow coupled trees, one forward per level for all sequences together."""
+        """Grow coupled trees, one forward per level for all requests together."""
         breadth = BREADTH if batch.trees else 1
         trees = {
             row: CoupledTree(
@@ -185,7 +185,7 @@ class ModelDrafter(Drafter):
                 self.reach(batch, one),
                 batch.expand,
             )
-            for row, one in enumerate(batch.sequences)
+            for row, one in enumerate(batch.requests)
             if row in reads
         }
         pending = {
@@ -206,7 +206,7 @@ class ModelDrafter(Drafter):
             pending = {row: read for row, read in following if read is not None}
         for row, tree in trees.items():
             self._coupled[reads[row].id] = tree
-            self.remember(batch.sequences[row], tree.expanded)
+            self.remember(batch.requests[row], tree.expanded)
         rows = range(len(batch))
         return Draft([trees[row].tree if row in trees else DraftTree() for row in rows])
 
@@ -214,7 +214,7 @@ class ModelDrafter(Drafter):
         """Grow the whole tree in one call, if the draft model can; return whether it
         did.
         """
-        if not tree.sequence.params.plain:
+        if not tree.request.params.plain:
             return False
         if self._tree_grower is not None and tree.at_once(
             batch, self._tree_grower, read
@@ -233,7 +233,7 @@ class ModelDrafter(Drafter):
         # draft tokens are stored apart from the text
         held = self.draft_model.mode is Mode.TREE
         trees = held and batch.trees and batch.draws.wants_probs
-        depths = [self.reach(batch, sequence) for sequence in batch.sequences]
+        depths = [self.reach(batch, request) for request in batch.requests]
         sizes = zip(budget, depths, strict=True)
         if trees:
             shapes = [self._shapes.shape(most, deep) for most, deep in sizes]
@@ -272,13 +272,13 @@ class ModelDrafter(Drafter):
                         else Read(last_read.id, ends[row] + before, tokens)
                     )
         for row in ends:
-            self.remember(batch.sequences[row], sampled.tree(row, read[row]))
+            self.remember(batch.requests[row], sampled.tree(row, read[row]))
         return sampled.draft()
 
 
-def capacity(sequence: Request) -> int:
-    """Return the cache positions that a sequence and its draft tokens can need."""
-    return sequence.prompt + sequence.params.max_tokens + ROOM
+def capacity(request: Request) -> int:
+    """Return the cache positions that a request and its draft tokens can need."""
+    return request.prompt + request.params.max_tokens + ROOM
 
 
 def catch_up(

@@ -18,7 +18,7 @@ from foreword.types import Batch, Draft, DraftTree
 
 
 class _Row:
-    """Tree of one sequence: its shape, and the tokens sampled for its nodes."""
+    """Tree of one request: its shape, and the tokens sampled for its nodes."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -40,7 +40,7 @@ class _Row:
 
 
 class SampledTree:
-    """Sampler of draft tokens, node by node, for each sequence of a batch: the only
+    """Sampler of draft tokens, node by node, for each request of a batch: the only
     place that samples them.
 
     A drafter's logits go through the same processing as the target's, with the path
@@ -66,7 +66,7 @@ class SampledTree:
         self._rows = [_Row(shape) for shape in shapes]
 
     def draw(self, row: int, node: int, logits: Float[Tensor, "vocab"]) -> list[int]:
-        """Sample the children of a node (-1: the last committed token) of sequence
+        """Sample the children of a node (-1: the last committed token) of request
         `row` from the raw logits after it.
 
         Returns the nodes that hold a token now: fewer than in the shape if the
@@ -74,14 +74,14 @@ class SampledTree:
         token, or if the budget ends the chain. The budget sees only the distribution,
         before anything is sampled, so no draft token is dropped for its value.
         """
-        sequence, tree = self._batch.sequences[row], self._rows[row]
+        request, tree = self._batch.requests[row], self._rows[row]
         children = tree.children[node][: 1 if self._lists == "one" else None]
         try:
-            distribution = weights(logits[None], sequence, [tree.path(node)])[0]
+            distribution = weights(logits[None], request, [tree.path(node)])[0]
         except Exception:  # noqa: BLE001 - a user's processor
             return []
         if self._batch.stops is not None and self._batch.stops(
-            sequence, len(tree.path(node)), distribution
+            request, len(tree.path(node)), distribution
         ):
             return []
         tokens = self._tokens(row, distribution, children)
@@ -95,14 +95,14 @@ class SampledTree:
             )
             distributions = (
                 one_hot
-                if sequence.params.greedy
+                if request.params.greedy
                 else probs(distribution[None]).expand(len(tokens), -1)
             )
             tree.distributions |= zip(children, distributions, strict=True)
         return children
 
     def path(self, row: int, node: int) -> list[int]:
-        """Return the tokens of sequence `row` from the last committed token up to a
+        """Return the tokens of request `row` from the last committed token up to a
         sampled node.
         """
         return self._rows[row].path(node)
@@ -112,7 +112,7 @@ class SampledTree:
         return bool(self._rows[row].children.get(node))
 
     def tree(self, row: int, nodes: Sequence[int]) -> DraftTree:
-        """Return the tree of these sampled nodes of sequence `row`, in this order: each
+        """Return the tree of these sampled nodes of request `row`, in this order: each
         after its parent.
         """
         tree = self._rows[row]
@@ -151,10 +151,7 @@ class SampledTree:
         children: Sequence[int],
     ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
-        if (
-            self._lists == "independent"
-            and not self._batch.sequences[row].params.greedy
-        ):
+        if self._lists == "independent" and not self._batch.requests[row].params.greedy:
             drawn = [
                 self._noisy(row, distribution, child).argmax() for child in children
             ]
@@ -174,5 +171,5 @@ class SampledTree:
     ) -> Float[Tensor, "vocab"]:
         tree = self._rows[row]
         path, lane = tree.path(tree.shape[child]), tree.lanes[child]
-        noise = self._batch.draws.drafting(self._batch.sequences[row], path, lane)
+        noise = self._batch.draws.drafting(self._batch.requests[row], path, lane)
         return distribution if noise is None else distribution + noise

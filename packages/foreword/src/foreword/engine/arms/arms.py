@@ -1,4 +1,4 @@
-"""One speculator that is several: in every round it gives the sequences to the arm that
+"""One speculator that is several: in every round it gives the requests to the arm that
 takes the least time per token (budget/choice.py).
 """
 
@@ -18,7 +18,7 @@ from foreword.draft.none import NoDrafter
 from foreword.engine.arms.scores import ArmScores
 from foreword.engine.arms.text import ArmsText, Kind
 from foreword.engine.failures import Failures
-from foreword.engine.scheduler import ScheduledSequence
+from foreword.engine.scheduler import ScheduledRequest
 from foreword.engine.speculator import Speculator, kept_speeds, select_layers
 from foreword.engine.sub_batch import SubBatch
 from foreword.estimators import running_mean
@@ -41,11 +41,11 @@ class _ArmFailures(Failures):
         self.off: set[int] = set()
         """Ids of the requests that this drafter is off for."""
 
-    def is_off(self, sequence: Request) -> bool:
-        return sequence.id in self.off or super().is_off(sequence)
+    def is_off(self, request: Request) -> bool:
+        return request.id in self.off or super().is_off(request)
 
-    def turn_off(self, sequence: Request) -> None:
-        self.off.add(sequence.id)
+    def turn_off(self, request: Request) -> None:
+        self.off.add(request.id)
 
 
 class Arm(Speculator):
@@ -66,9 +66,9 @@ class Arm(Speculator):
         self.team = team
         self.number = number
 
-    def release(self, sequence: Request) -> None:
-        self.failures.off.discard(sequence.id)
-        super().release(sequence)
+    def release(self, request: Request) -> None:
+        self.failures.off.discard(request.id)
+        super().release(request)
 
     def settle(
         self,
@@ -84,7 +84,7 @@ class Arm(Speculator):
 class Arms(Speculator):
     """Chooses among the arms of a drafter, and plain decoding, by measured time.
 
-    Sequences sampled alike share an arm, so that they share its forwards too. Under
+    Requests sampled alike share an arm, so that they share its forwards too. Under
     `match` a switch changes no text; other rules keep the distribution, since the
     choice depends on past rounds alone.
     """
@@ -112,7 +112,7 @@ class Arms(Speculator):
         self._used: list[Arm] = []
         """Arms of the last round."""
         self._overhead = 0.0
-        """Seconds of verify and commit per sequence in a round without draft tokens."""
+        """Seconds of verify and commit per request in a round without draft tokens."""
 
     @property
     def failed(self) -> str | None:
@@ -121,32 +121,32 @@ class Arms(Speculator):
 
     # ---- choose
 
-    def begin(self, scheduled: Sequence[ScheduledSequence]) -> list[SubBatch]:
+    def begin(self, scheduled: Sequence[ScheduledRequest]) -> list[SubBatch]:
         writing = [entry for entry in scheduled if entry.writes]
         bits = len(writing).bit_length()
-        if bits == 1 and self._is_settled(writing[0].sequence):
+        if bits == 1 and self._is_settled(writing[0].request):
             # the usual case, in microseconds
             return self._used[0].begin(writing)
-        kinds: dict[int, tuple[Choice, list[ScheduledSequence]]] = {}
+        kinds: dict[int, tuple[Choice, list[ScheduledRequest]]] = {}
         for entry in writing:
-            text = self._text(entry.sequence, bits)
+            text = self._text(entry.request, bits)
             choice = self._choice(text, bits)
             if text.drafts or self._scores.spare > 0:
                 used = {arm.number for arm in self._used}
-                self._scores.score(entry.sequence, text, choice, used)
+                self._scores.score(entry.request, text, choice, used)
             _, alike = kinds.setdefault(id(choice), (choice, []))
             alike.append(entry)
-        groups: dict[int, list[ScheduledSequence]] = {}
+        groups: dict[int, list[ScheduledRequest]] = {}
         for choice, entries in kinds.values():
             broken = self._broken(entries)
             if len(broken) == self._plain:
                 for entry in entries:
-                    one = entry.sequence
+                    one = entry.request
                     one.undrafted = one.undrafted or self.failed
             arm = choice.decide(partial(self._ratios, entries), broken)
             groups.setdefault(arm, []).extend(entries)
             for entry in entries:
-                self._use(arm, entry.sequence)
+                self._use(arm, entry.request)
         self._used = [self.arms[arm] for arm in groups]
         return [
             sub_batch
@@ -154,26 +154,26 @@ class Arms(Speculator):
             for sub_batch in self.arms[arm].begin(group)
         ]
 
-    def _use(self, arm: int, sequence: Request) -> None:
-        """Use an arm for a sequence in this round."""
-        text = self._texts[sequence.id]
+    def _use(self, arm: int, request: Request) -> None:
+        """Use an arm for a request in this round."""
+        text = self._texts[request.id]
         text.switched = text.arm not in (arm, -1)
         if text.arm != arm:
-            self._count(text, sequence)
+            self._count(text, request)
             text.arm = arm
 
-    def _count(self, text: ArmsText, sequence: Request) -> None:
+    def _count(self, text: ArmsText, request: Request) -> None:
         """Count the tokens since the last switch as written by the arm in use."""
-        wrote = len(sequence.tokens) - max(text.since, sequence.prompt)
-        text.since = len(sequence.tokens)
+        wrote = len(request.tokens) - max(text.since, request.prompt)
+        text.since = len(request.tokens)
         if wrote > 0 and self.drafter.names:
             name = (*self.drafter.names, PLAIN)[text.arm]
-            by_method = sequence.stats.by_method
+            by_method = request.stats.by_method
             by_method[name] = by_method.get(name, 0) + wrote
 
-    def _is_settled(self, sequence: Request) -> bool:
-        """Whether a sequence alone in its round keeps its arm, and none is scored."""
-        text = self._texts.get(sequence.id)
+    def _is_settled(self, request: Request) -> bool:
+        """Whether a request alone in its round keeps its arm, and none is scored."""
+        text = self._texts.get(request.id)
         return (
             text is not None
             and text.choice is not None
@@ -225,51 +225,51 @@ class Arms(Speculator):
             if choice.known(arm):
                 self._kept.record(name, label, choice.pace(arm))
 
-    def _ratios(self, entries: Sequence[ScheduledSequence]) -> Ratios:
+    def _ratios(self, entries: Sequence[ScheduledRequest]) -> Ratios:
         return [
-            [one.ratio for one in self._texts[entry.sequence.id].by_arm]
+            [one.ratio for one in self._texts[entry.request.id].by_arm]
             for entry in entries
         ]
 
-    def _broken(self, entries: Sequence[ScheduledSequence]) -> list[int]:
-        """Return the arms that have failed on one of these sequences, or are paused."""
+    def _broken(self, entries: Sequence[ScheduledRequest]) -> list[int]:
+        """Return the arms that have failed on one of these requests, or are paused."""
         return [
             arm.number
             for arm in self.arms[: self._plain]
             if arm.failures.is_paused
             or (
                 arm.failures.off
-                and any(arm.failures.is_off(entry.sequence) for entry in entries)
+                and any(arm.failures.is_off(entry.request) for entry in entries)
             )
         ]
 
-    def _text(self, sequence: Request, bits: int) -> ArmsText:
-        text = self._texts.get(sequence.id)
+    def _text(self, request: Request, bits: int) -> ArmsText:
+        text = self._texts.get(request.id)
         if text is None:
-            params = sequence.params
+            params = request.params
             by_arm = [OnText() for _ in self.arms]
             text = ArmsText((params.greedy, params.plain), by_arm)
-            self._texts[sequence.id] = text
+            self._texts[request.id] = text
             self._choice(text, bits).begin_text()
         return text
 
     # ---- learn
 
     def learn(self, arm: int, sub_batch: SubBatch, wrote: int, drafted: int) -> None:
-        """Learn from a round of an arm: `wrote` sequences and `drafted` draft tokens in
+        """Learn from a round of an arm: `wrote` requests and `drafted` draft tokens in
         its forward; other arms may share it.
         """
-        sequences = sub_batch.batch.sequences
+        requests = sub_batch.batch.requests
         if arm == self._plain and wrote == 1:
             # the usual case, in microseconds
-            choice = self._texts[sequences[0].id].choice
+            choice = self._texts[requests[0].id].choice
             if choice is not None:
                 choice.pass_plain()
                 if choice.left % CORRECTED == 0:
                     self._costs.correct(1, sub_batch.clock.score)
             return
         bits = wrote.bit_length()
-        texts = [self._texts[one.id] for one in sequences]
+        texts = [self._texts[one.id] for one in requests]
         choices = {one.sort: self._choice(one, bits) for one in texts}
         if arm == self._plain:
             for choice in choices.values():
@@ -305,16 +305,16 @@ class Arms(Speculator):
         """
         clock, costs = sub_batch.clock, self._costs
         own = sum(map(len, sub_batch.draft.trees))
-        sequences = len(sub_batch.scheduled)
+        requests = len(sub_batch.scheduled)
         after = clock.verify + clock.commit
         if not own:
-            each = after / sequences
+            each = after / requests
             self._overhead = running_mean(self._overhead, each)
             self._scores.overhead = self._overhead
         if self._own_costs:
             costs.correct(wrote + drafted, clock.score)
         pace = clock.score / costs.seconds(wrote + drafted)
-        overhead = min(sequences * self._overhead, after)
+        overhead = min(requests * self._overhead, after)
         plain = pace * costs.seconds(wrote) + overhead
         scoring = pace * costs.seconds(wrote + own)
         whole = clock.propose + scoring + after
@@ -323,14 +323,14 @@ class Arms(Speculator):
     # ---- what the engine passes on
 
     def on_hidden_states(
-        self, sequence: Request, start: int, hidden: Float[Tensor, "tokens features"]
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
         for arm in self.arms:
             layers = arm.drafter.hidden_layers
             if layers:
                 captured = self.drafter.hidden_layers
                 states = select_layers(hidden, captured, layers)
-                arm.on_hidden_states(sequence, start, states)
+                arm.on_hidden_states(request, start, states)
 
     def rest(self, took: float) -> None:
         self._scores.save_up(took)
@@ -340,20 +340,20 @@ class Arms(Speculator):
             else:
                 arm.failures.count_down()
 
-    def release(self, sequence: Request) -> None:
-        text = self._texts.pop(sequence.id, None)
+    def release(self, request: Request) -> None:
+        text = self._texts.pop(request.id, None)
         if text is not None:
-            self._count(text, sequence)
+            self._count(text, request)
             self._keep(text)
         for arm in self.arms:
-            arm.release(sequence)
+            arm.release(request)
 
-    def forget(self, sequence: Request) -> None:
-        text = self._texts.get(sequence.id)
+    def forget(self, request: Request) -> None:
+        text = self._texts.get(request.id)
         if text is not None:
             text.drafts.clear()
         for arm in self.arms:
-            arm.forget(sequence)
+            arm.forget(request)
 
 
 def _distance(one: Kind, other: Kind) -> tuple[bool, int]:

@@ -32,7 +32,7 @@ class ArmScores:
         self._arms = arms
         self._costs = costs
         self.overhead = 0.0
-        """Seconds of verify and commit per sequence in a round without draft tokens."""
+        """Seconds of verify and commit per request in a round without draft tokens."""
         self.spare = 0.0
         """Seconds that scoring may take now."""
 
@@ -41,14 +41,14 @@ class ArmScores:
         self.spare = min(self.spare + SHARE * took, took)
 
     def score(
-        self, sequence: Request, text: ArmsText, choice: Choice, used: set[int]
+        self, request: Request, text: ArmsText, choice: Choice, used: set[int]
     ) -> None:
         """Record the drafts that the text has left, and let the next arm draft or read;
         arms take turns.
         """
         before = perf_counter()
         for number, draft in list(text.drafts.items()):
-            if draft.follow(sequence.tokens):
+            if draft.follow(request.tokens):
                 del text.drafts[number]
                 self._record(text, number, draft, choice)
         free = [
@@ -56,43 +56,43 @@ class ArmScores:
             for number, arm in enumerate(self._arms)
             if number not in used
             and number not in text.drafts
-            and not arm.failures.is_off(sequence)
-            and self._is_open(number, sequence, text, choice)
+            and not arm.failures.is_off(request)
+            and self._is_open(number, request, text, choice)
         ]
         if free and self.spare > 0:
             text.turn += 1
             number = free[text.turn % len(free)]
             arm = self._arms[number]
-            with arm.failures.contained(sequence):
+            with arm.failures.contained(request):
                 if arm.drafter.looks_up:
-                    self._draft_ahead(arm, number, sequence, text)
+                    self._draft_ahead(arm, number, request, text)
                 else:
-                    self._read(arm, number, sequence, text, choice)
+                    self._read(arm, number, request, text, choice)
         self.spare -= perf_counter() - before
 
     def _is_open(
-        self, number: int, sequence: Request, text: ArmsText, choice: Choice
+        self, number: int, request: Request, text: ArmsText, choice: Choice
     ) -> bool:
         """Whether a score could change the choice now."""
         drafter = self._arms[number].drafter
         if drafter.looks_up:
             return True
         return (
-            drafter.rereads(sequence)
+            drafter.rereads(request)
             and self._arms[number].rule.shares_noise
             and choice.drafting[number].tokens > 0
-            and len(sequence.tokens) - text.reread.get(number, sequence.prompt) >= GAP
+            and len(request.tokens) - text.reread.get(number, request.prompt) >= GAP
             and choice.pace(number) * LEAD**2 > choice.pace(choice.best([]))
         )
 
     def _draft_ahead(
-        self, arm: Speculator, number: int, sequence: Request, text: ArmsText
+        self, arm: Speculator, number: int, request: Request, text: ArmsText
     ) -> None:
         before = perf_counter()
-        batch = Batch((sequence,), arm.draws, context=arm.target.context)
+        batch = Batch((request,), arm.draws, context=arm.target.context)
         draft = arm.drafter.propose(batch, [NODES])
         took = perf_counter() - before
-        tree, read = draft.trees[0], len(sequence.tokens)
+        tree, read = draft.trees[0], len(request.tokens)
         text.drafts[number] = ShadowDraft(tree, read, took)
 
     def _record(
@@ -112,15 +112,15 @@ class ArmScores:
         self,
         arm: Speculator,
         number: int,
-        sequence: Request,
+        request: Request,
         text: ArmsText,
         choice: Choice,
     ) -> None:
         """Let a draft model read, and record what chains of its tokens would have
         gained; only how that compares with other texts counts.
         """
-        agrees = arm.drafter.reread(sequence, arm.draws)
-        text.reread[number] = len(sequence.tokens)
+        agrees = arm.drafter.reread(request, arm.draws)
+        text.reread[number] = len(request.tokens)
         mean = choice.reread[number]
         each = 1 / choice.drafting[number].pace
         for tokens in rounds(agrees):

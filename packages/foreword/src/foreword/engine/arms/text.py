@@ -1,4 +1,4 @@
-"""What a choice among several arms knows of one sequence."""
+"""What a choice among several arms knows of one request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreword.budget.choice import Choice, OnText
 from foreword.types import DraftTree
 
 Kind = tuple[tuple[bool, bool], int]
-"""((greedy, plain), bits of the number of sequences)."""
+"""((greedy, plain), bits of the number of requests)."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class ShadowDraft:
 
 @dataclass(slots=True)
 class ArmsText:
-    """What is known of one sequence."""
+    """What is known of one request."""
 
     sort: tuple[bool, bool]
     """(greedy, plain)."""
@@ -53,7 +53,7 @@ class ArmsText:
     choice: Choice | None = None
     """The choice of its last round."""
     bits: int = 0
-    """Bits of the number of sequences in that round."""
+    """Bits of the number of requests in that round."""
     drafts: dict[int, ShadowDraft] = field(default_factory=dict)
     """By arm: the draft being scored."""
     reread: dict[int, int] = field(default_factory=dict)
