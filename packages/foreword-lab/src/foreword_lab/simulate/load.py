@@ -1,6 +1,4 @@
-"""Provides loads: the requests of a trace, of clients that wait for their answers, or
-that arrive at random.
-"""
+"""Simulated loads: a trace, clients that wait for their answers, or random arrivals."""
 
 from __future__ import annotations
 

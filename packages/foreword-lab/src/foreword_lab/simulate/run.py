@@ -1,4 +1,4 @@
-"""Provides the simulation of one load for several numbers of replicas."""
+"""Simulates one load on several numbers of replicas."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the load generator: requests at a fixed concurrency, the time of each
-answer, and their percentiles.
-"""
+"""Load generator: sends requests at a fixed concurrency and times each answer."""
 
 from __future__ import annotations
 

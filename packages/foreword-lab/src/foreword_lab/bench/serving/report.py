@@ -1,4 +1,4 @@
-"""Provides the results of a load measurement: rows, JSON and a table."""
+"""Results of a load measurement as rows, JSON and a table."""
 
 from __future__ import annotations
 
