@@ -1,4 +1,4 @@
-"""Provides the application of a router: its own routes, then its replicas'."""
+"""ASGI application of a router: its own routes, then its replicas'."""
 
 from __future__ import annotations
 

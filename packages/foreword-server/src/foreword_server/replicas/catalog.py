@@ -1,6 +1,4 @@
-"""Provides the models that a server loads by name: from a file of TOML, or from the
-folders in a folder.
-"""
+"""Catalog of models that a server loads by name: a TOML file, or a folder of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the replicas of one model, and the choice among them."""
+"""Replicas of one model, and the choice of one for a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the process of a router: it starts replicas, serves, and ends them."""
+"""Process of a router: it starts replicas, serves, and ends them."""
 
 from __future__ import annotations
 
