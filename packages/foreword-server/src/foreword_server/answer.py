@@ -1,5 +1,5 @@
-"""Provides the answer to one request while it is generated, in no dialect: choices,
-their parts, counts and times.
+"""Answer to one request while it is generated, before any dialect: choices, their
+parts, counts and times.
 """
 
 from __future__ import annotations

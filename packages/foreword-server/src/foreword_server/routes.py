@@ -1,4 +1,4 @@
-"""Provides the routes of a server in one table, and the decision what a request is."""
+"""Table of a server's routes, and which route a request takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the ids in an answer."""
+"""Generator of an answer's ids."""
 
 from __future__ import annotations
 

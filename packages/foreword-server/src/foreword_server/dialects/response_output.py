@@ -1,4 +1,4 @@
-"""Provides the output items of OpenAI's responses, with their events."""
+"""Output items of OpenAI's responses, with their events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides the tools of OpenAI's responses as functions of a chat: functions,
-namespaces of them, free-form tools, tools that the client runs.
+"""Tools of OpenAI's responses as functions of a chat: functions, namespaces, free-form
+tools, and tools that the client runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the translation of a request to a call: prompts as tokens, sampling
-parameters, and the output's parser.
-"""
+"""Translates a request to a call: prompt tokens, sampling parameters, output parser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the page at `/`, its files, and what it shows of the server: methods and
-measured costs.
-"""
+"""Routes of the page at `/`: files, methods, measured costs and what-if replays."""
 
 from __future__ import annotations
 
