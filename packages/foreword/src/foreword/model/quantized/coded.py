@@ -1,6 +1,4 @@
-"""Provides a quantized matrix: the readers of all formats convert their weights to this
-form.
-"""
+"""Common form of quantized matrices, to which the readers of all formats convert."""
 
 from __future__ import annotations
 
