@@ -1,5 +1,5 @@
-"""Provides the cost model of forwards: seconds by rows and context, measured on the
-model and cached on disk.
+"""Cost model of forwards: seconds by rows and context, measured on the model and cached
+on disk.
 """
 
 from __future__ import annotations

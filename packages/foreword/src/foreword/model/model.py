@@ -1,9 +1,4 @@
-"""Provides `Model`: a Hugging Face language model, loaded and run by the fastest exact
-backend.
-
-Every contact with the models of transformers is in this folder; it knows nothing about
-drafting, rules or text.
-"""
+"""`Model`: a Hugging Face language model, run by the fastest exact backend."""
 
 from __future__ import annotations
 

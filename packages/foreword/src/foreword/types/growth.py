@@ -1,4 +1,4 @@
-"""Provides the request of a draft tree that a model grows in one call, and the tree."""
+"""Request for a draft tree that a model grows in one call, and the grown tree."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the settings of a PEFT adapter; settings that ask for more than low-rank
-pairs beside linear layers are refused.
-"""
+"""Settings of a PEFT adapter; only low-rank pairs beside linear layers are accepted."""
 
 from __future__ import annotations
 
