@@ -185,7 +185,7 @@ class Answer:
             for number, sequence in enumerate(job.sequences)
         ]
         self.scores: list[list[TokenLogprob | None]] = []
-        """Of each prompt, where the request asked for them."""
+        """Log-probabilities of each prompt, where the request asked for them."""
         self._job = job
         self._end = end
         self._llm = llm

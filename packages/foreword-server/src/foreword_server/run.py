@@ -113,9 +113,7 @@ class Front(Protocol):
         ...
 
     @property
-    def log(self) -> Log:
-        """Its log."""
-        ...
+    def log(self) -> Log: ...
 
     @property
     def stopped(self) -> asyncio.Event:

@@ -60,7 +60,7 @@ class Load:
     arrive when they say.
     """
     seed: int = 0
-    """Of the tokens of each round."""
+    """Seed of the tokens of each round."""
 
 
 @dataclass(frozen=True, slots=True)

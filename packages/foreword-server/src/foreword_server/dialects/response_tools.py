@@ -54,7 +54,7 @@ class Declared:
 
     @property
     def own_name(self) -> Any:
-        """Its name for the client, without a namespace."""
+        """Name of the tool for the client, without a namespace."""
         return self.about["type"] if self.is_local else self.about.get("name")
 
     @property

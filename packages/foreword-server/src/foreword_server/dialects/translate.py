@@ -82,7 +82,7 @@ class Chat:
     since a small model would call until its answer is cut off.
     """
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the chat template."""
+    """Options of the chat template."""
     drops_oldest: bool = False
     """Whether the oldest messages of a conversation that is too long are left out."""
 

@@ -95,7 +95,7 @@ class WhatIfBody(BaseModel):
     """Request to re-score a recording."""
 
     recording: dict[str, Any]
-    """As `docs/formats/recordings.md` has it."""
+    """Recording in the format of `docs/formats/recordings.md`."""
     methods: list[str] | None = Field(default=None, max_length=32)
     """Default: every method that requests may name."""
     nodes: list[Annotated[int, Field(ge=1, le=64)]] = Field(

@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """Its name, then the names of its adapters."""
+        """Name of the model, then the names of its adapters."""
         return [self.name, *(self.options.get("adapters") or {})]
 
     @property

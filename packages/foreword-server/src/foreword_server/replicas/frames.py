@@ -67,7 +67,7 @@ class State:
     """What an answer has beside its text that another replica cannot compute."""
 
     salt: str
-    """Of its ids."""
+    """Salt of the answer's ids."""
     seed: int
     created: int
     """Seconds since 1970."""
@@ -115,7 +115,7 @@ class Sent:
 
 
 NOTHING = Sent()
-"""Of a new request."""
+"""State of a new request: its client has nothing."""
 
 
 def sent_of(encoded: bytes) -> Sent:

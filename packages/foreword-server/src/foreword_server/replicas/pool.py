@@ -92,7 +92,7 @@ class Replica:
     running: int = 0
     """Answers that run or wait there."""
     requests: set[Charge] = field(default_factory=set)
-    """Of the process that runs now."""
+    """Requests of the process that runs now."""
     prefixes: Prefixes = field(default_factory=Prefixes)
     _failures: int = 0
     """Answers that failed, since the last good one."""

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     """A measured forward."""
 
     rows: int
-    """Of each sequence."""
+    """Rows of each sequence."""
     is_far: bool = False
     """After FAR tokens of context, or as many as fit, and not after NEAR."""
     sequences: int = 1

@@ -31,7 +31,7 @@ class TreeRequest:
     target: int = 0
     """Tokens of the target; read only with `ids`."""
     expand: float = 0.0
-    """As in `Batch`."""
+    """Probability; see `Batch.expand`."""
 
 
 Children = tuple[list[int], list[float]]

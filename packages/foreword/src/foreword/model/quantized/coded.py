@@ -141,7 +141,7 @@ class Matrix:
 
     read: Callable[[], Coded]
     shape: torch.Size
-    """Of the weight in the model."""
+    """Shape of the weight in the model."""
     shaped: Callable[[Tensor], Tensor]
     """Returns the weights of the matrix as the model holds them."""
     exact: Callable[[], Tensor] | None = None

@@ -89,7 +89,7 @@ class FixedPlan:
     """Splits of keys, rows of a tile."""
     rows: Int[Tensor, "rows"]
     windows: dict[int, int | None]
-    """As in `Plan`."""
+    """Sliding window of each layer; see `Plan.windows`."""
 
 
 def attend_in_place(
