@@ -51,7 +51,7 @@ class Head:
     """Longest answer."""
     heat: float
     options: str
-    """Of `foreword train`."""
+    """Options of `foreword train`."""
 
 
 SHARED = "--length 256 --save 25"

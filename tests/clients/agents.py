@@ -17,7 +17,7 @@ class Place:
     """Where an agent runs."""
 
     url: str
-    """Of the server, without a path."""
+    """Address of the server, without a path."""
     home: Path
     work: Path
     asked: str = "Read note.txt."

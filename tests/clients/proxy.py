@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 MOST_TOKENS = 400
-"""Of an answer: random weights may never end one."""
+"""Tokens of an answer: random weights may never end one."""
 ANSWERED = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
 """Paths at which the model answers."""
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -52,7 +52,7 @@ class Proxy:
     script: Sequence[Call] | None
     """Without one, the model chooses."""
     url: str = ""
-    """Its own address."""
+    """Address of the proxy."""
     turns: list[dict[str, Any]] = field(default_factory=list)
     """Bodies that offer the tools of the script, as the agent sent them."""
     statuses: list[tuple[str, int]] = field(default_factory=list)

@@ -27,8 +27,8 @@ KUBERNETES = "1.34"
 SCHEMAS = json.loads(
     (Path(__file__).parent / "schemas" / "skypilot.json").read_text(encoding="utf-8")
 )
-"""Of SkyPilot, which cannot be installed beside us: it needs older versions of click and
-uvicorn. The file says where they are from.
+"""Schemas of SkyPilot, which cannot be installed beside us: it needs older versions of
+click and uvicorn. The file says where they are from.
 """
 
 

@@ -14,7 +14,7 @@ from foreword.model import Model, Read
 from running import prompts
 
 FIRST = 2500
-"""Of 8,192 ids; most answers hold others too."""
+"""Ids of the draft vocabulary, of 8,192; most answers hold others too."""
 TEXT = list(range(40, 75))
 
 

@@ -46,7 +46,7 @@ MODELS, LOOKUPS = (
 )
 NODES = 6
 NO_WORSE = 0.98
-"""Of the tokens a round that a kind has by itself.
+"""Least share of the tokens a round that a kind has by itself.
 
 Where drafting has ended it is 0.4 to 0.7.
 """

@@ -87,7 +87,7 @@ def test_product_is_that_of_torch_whatever_rows_are_beside_it(outputs, depth, th
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("registers")
 def test_many_rows_are_multiplied_in_bands(threads):
-    """Of these 32 rows at a time, and two panels in a chunk."""
+    """A band is 32 of these rows; a chunk is two panels."""
     weight, given = random(32 * 5 + 16, 8192), random(70, 8192).float()
     held = packed(weight)
     lm_head = forward.Model(hidden=8192, vocab=len(weight), head=held.data_ptr())

@@ -53,8 +53,8 @@ def products(loop: list[str], added: re.Pattern[str]) -> int:
     "processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)]
 )
 def test_sums_stay_in_registers(processor: str, tmp_path: Path):
-    """Of at most 12 rows, in bfloat16, 8 bits and 4, with and without instructions for
-    bfloat16.
+    """The sums are of at most 12 rows, in bfloat16, 8 bits and 4, with and without
+    instructions for bfloat16.
     """
     flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
     source, made = Path(__file__).with_name("registers.c"), tmp_path / "made.s"

@@ -48,7 +48,7 @@ class Kind:
     name: str
     flags: tuple[str, ...]
     hidden_layers: str = ""
-    """Of what the system says of the processor."""
+    """Features that the processor must have, as the system names them."""
     command: tuple[str, ...] = ("cc",)
     emulator: tuple[str, ...] = ()
 
@@ -217,7 +217,7 @@ def test_operations_are_those_of_torch(results):
 
 
 def test_fused_operations_round_once(results):
-    """As C's own do, in hardware or not."""
+    """C's own do so too, in hardware or not."""
     fmaf = CDLL(find_library("m")).fmaf
     fmaf.argtypes, fmaf.restype = (c_float,) * 3, c_float
     for (x, y, z), (found, _) in zip(given()[:8], results[0], strict=False):
@@ -278,9 +278,7 @@ def test_products_of_small_levels_are_summed_exactly(results):
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.name)
 def test_bits_are_equal_on_every_processor(kind, tmp_path):
-    """Of numbers at exact halves too, which a product and a sum that are fused round to
-    the other side.
-    """
+    """Exact halves are included: fused, a product and a sum round to the other side."""
     if why := kind.refused():
         pytest.skip(why)
     lines = output(kind, PROMISED, tmp_path).decode().splitlines()

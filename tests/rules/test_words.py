@@ -35,6 +35,8 @@ STILTED = re.compile(
     re.IGNORECASE,
 )
 """Relative clauses without a noun: name it; and "is no X": write "is not an X"."""
+FRAGMENT = re.compile(r'\A"""Provides|"""(?:Of|As of|Its) ')
+"""Docstrings that are not a sentence, and modules that "provide"."""
 BREAKS = re.compile(r"""(?:"?\s*\n\s*(?:[a-z]?["']|#)?|\s)+""")
 """Where a sentence goes on: a space, the next line, the next part of a string."""
 FILES = sorted(
@@ -75,6 +77,11 @@ def test_source_is_in_plain_sentences() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         for sentence in STILTED.findall(BREAKS.sub(" ", path.read_text("utf-8")))
     ]
+    assert found == []
+
+
+def test_docstrings_can_be_understood_alone() -> None:
+    found = [path for path in FILES if FRAGMENT.search(path.read_text("utf-8"))]
     assert found == []
 
 

@@ -168,7 +168,7 @@ def test_a_call_that_was_cancelled_is_never_made(llm):
 
 
 def test_a_call_that_was_cancelled_ends_at_its_next_step(llm):
-    """As between two images of a prompt."""
+    """A step may end between two images of a prompt."""
     texts = Texts(lambda: Requests(llm.target, llm.tokenizer))
     begun, ended, release = Event(), list[str](), Event()
 

@@ -187,9 +187,7 @@ def test_pixels_of_a_prompt_are_refused_before_they_are_decoded(served):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_damaged_image_of_a_tool_is_an_error_of_the_request(served, image, stream):
-    """Its header is whole: the fault shows where its pixels are read, before the model
-    runs.
-    """
+    """The header is whole: the fault shows where pixels are read, before a forward."""
     damaged = base64.b64encode(base64.b64decode(image)[:-60]).decode()
     call = {"call_id": "call_1", "type": "function_call", "name": "view"}
     result = {"type": "function_call_output", "call_id": "call_1"}

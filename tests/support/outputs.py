@@ -140,7 +140,7 @@ OUTPUTS = (
         '{"title": "A", "name": "get"}\n```python\nx\n```',
     ),
 )
-"""Of each format: calls, content, reasoning, and what looks like a call and is none."""
+"""By format: calls, content, reasoning, and what looks like a call and is none."""
 
 
 def parser(format: str | None, **options: object) -> OutputParser:

@@ -55,7 +55,7 @@ class Family:
     tokens: dict[str, str] = field(default_factory=lambda: {"image_token": "<image>"})
     """Special tokens, as attributes of the tokenizer."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the processor."""
+    """Settings of the processor."""
 
 
 Ids = dict[str, int]

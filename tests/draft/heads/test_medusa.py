@@ -63,7 +63,7 @@ def test_a_block_is_what_the_definition_says(own, layers):
 
 @torch.inference_mode()
 def test_new_heads_say_what_the_target_says():
-    """Of the next token, which they are not asked about: what they begin with is the
+    """They say it of the next token, which they do not predict: they begin with the
     target's own head.
     """
     tokens = [5, 6, 7, 8]

@@ -30,7 +30,7 @@ SETTINGS = (
 
 LONG = {"max_position_embeddings": 1024}
 SLOW = ("qwen3.5-moe", "mellum")
-"""Of a layout that another family has too."""
+"""Families whose layout another one has too."""
 
 
 @pytest.mark.parametrize(

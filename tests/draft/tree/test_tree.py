@@ -164,8 +164,8 @@ def check_growth(
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_probabilities_are_calibrated(temperature):
-    """Of draft tokens that are promised to be accepted with a probability, that share
-    is, up to the error of so few trials.
+    """The share of draft tokens that are accepted is their promised probability, up to
+    the error of so few trials.
 
     Not at temperature 0, where these prompts end in loops, of which a drafter is less
     sure than it could be.

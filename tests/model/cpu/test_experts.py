@@ -45,9 +45,7 @@ def backend() -> NativeBackend:
 
 
 def scores(threads: int, rounds: int) -> torch.Tensor:
-    """Of many short reads, in each of which other experts are asked, with so many
-    threads.
-    """
+    """Return the scores of many short reads, each routed to other experts."""
     torch.set_num_threads(threads)
     made, generator = backend(), torch.Generator().manual_seed(1)
     assert made.threads == threads

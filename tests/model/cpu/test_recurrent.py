@@ -182,9 +182,7 @@ def test_sampled_drafts_leave_no_trace(rule):
 
 
 def test_grown_tree_may_exceed_the_slots():
-    """Its twin predicts everything, so its drafts are accepted only where its states are
-    right in every branch.
-    """
+    """The twin's drafts are accepted only if its states are right in every branch."""
     loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
     got = finish(loop, requests())
     assert outputs(got) == outputs(answers())

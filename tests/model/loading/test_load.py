@@ -85,7 +85,7 @@ def test_a_device_that_is_not_here_is_refused(device):
 
 @pytest.fixture
 def slow_bfloat16(monkeypatch):
-    """As torch sees a processor that does not multiply bfloat16."""
+    """Have torch see a processor that does not multiply bfloat16."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
 

@@ -18,7 +18,7 @@ from record import HERE, Parts, by_matrix
 from torch import Tensor, nn
 
 LARGEST = {8: 448.0, 4: 6.0}
-"""Of E4M3 and E2M1, by their bits."""
+"""Largest numbers of E4M3 and E2M1, by their bits."""
 BLOCK = [48, 40]
 """Divides neither side of a matrix."""
 

@@ -105,7 +105,7 @@ def test_free_form_tool_is_forced_and_allowed(server):
     ],
 )
 def test_grammar_that_cannot_be_followed_in_json_is_told(server, syntax, definition):
-    """As in responses: agents send grammars of patches."""
+    """Agents send grammars of patches, as in responses."""
     tool = with_grammar(syntax, definition)
     told = with_grammar("lark", definition)
     sizes = [

@@ -46,7 +46,7 @@ class Scraped:
 
     types: dict[str, str]
     labels: dict[str, list[dict[str, str]]]
-    """Of every sample of a metric."""
+    """Labels of every sample of a metric."""
     values: Counter[str]
     """Sums over the labels, by name of the sample."""
 

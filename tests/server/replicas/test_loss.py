@@ -64,7 +64,7 @@ def shape(events: list[Any]) -> list[Any]:
 
 
 def check_recordings(events: list[Any]) -> None:
-    """Of traced answers, each recording is of all rounds, as the client has them."""
+    """Check that recordings of traced answers have all rounds, as clients have them."""
     choices = [one for event in events for one in event.get("choices") or ()]
     for index in (0, 1):
         rounds = [

@@ -143,7 +143,7 @@ def test_place_is_said_in_short():
 
 
 def test_a_replica_takes_its_place_before_torch_counts_cores():
-    """Its process unpickles these modules first."""
+    """The process of a replica unpickles these modules first."""
     program = (
         "import sys, foreword_server.replicas.process\nsys.exit('torch' in sys.modules)"
     )
@@ -167,7 +167,7 @@ def test_replicas_divide_free_memory(tmp_path, monkeypatch):
 
 
 def test_keys_and_values_of_a_replica_take_its_share():
-    """As the process of a place computes them."""
+    """The process of a place computes their limit."""
     program = (
         "from foreword_server.replicas.places import Place\n"
         "Place(sharers={}).take()\n"

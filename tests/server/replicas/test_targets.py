@@ -86,7 +86,7 @@ def test_named_files_of_the_page_are_open():
 
 
 def test_name_of_a_model_may_be_escaped():
-    """As clients write it that build paths from names."""
+    """Clients that build paths from names escape them."""
     for name in ("org/name", "org%2Fname", "name:lm", "name%3Alm", "a%20b"):
         target = f"/v1/models/{name}"
         decision = decided("GET", target.encode(), b"methods=1")

@@ -1,3 +1,1 @@
-"""Provides the HTTP server: OpenAI's and Anthropic's dialects over one engine
-(docs/serving.md).
-"""
+"""HTTP server: OpenAI's and Anthropic's dialects over one engine (docs/serving.md)."""

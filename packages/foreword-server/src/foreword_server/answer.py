@@ -1,5 +1,5 @@
-"""Provides the answer to one request while it is generated, in no dialect: choices,
-their parts, counts and times.
+"""Answer to one request while it is generated, before any dialect: choices, their
+parts, counts and times.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Answer:
             for number, request in enumerate(job.requests)
         ]
         self.scores: list[list[TokenLogprob | None]] = []
-        """Of each prompt, where the request asked for them."""
+        """Log-probabilities of each prompt, where the request asked for them."""
         self._job = job
         self._end = end
         self._llm = llm

@@ -1,4 +1,4 @@
-"""Provides the ASGI application: routes, error shapes, the gate and CORS."""
+"""ASGI application: routes, error shapes, the gate and CORS."""
 
 from __future__ import annotations
 

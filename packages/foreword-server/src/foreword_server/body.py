@@ -1,6 +1,4 @@
-"""Provides bodies: read within limits of time and size, then parsed and checked in a
-thread of texts.
-"""
+"""Request bodies: read within time and size limits, then parsed in a worker thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the connections of a server: how many there may be, and how long one may
-wait before it asks.
-"""
+"""Limits on a server's connections: their number, and the wait for a request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the errors of requests over HTTP, written in the shape of each dialect and
-without the folders of this machine.
-"""
+"""Errors of HTTP requests, in the shape of each dialect and without local folders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the gate in front of every request: its id, its host, its API key, its rate,
-and one log line.
-"""
+"""ASGI middleware before every request: id, host, API key, rate, and one log line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the limits of a server: the bounded queue, and how much one key
-may ask for.
-"""
+"""Limits of a server: the bounded queue, and the concurrency and rate of one key."""
 
 from __future__ import annotations
 

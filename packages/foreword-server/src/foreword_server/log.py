@@ -1,6 +1,4 @@
-"""Provides the server's log: one line a request on stderr, as text or JSON, without
-prompts unless asked for.
-"""
+"""Server log: one line a request on stderr, text or JSON; prompts only on request."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides /metrics: Prometheus metrics under the names that vLLM uses, metrics of each
-drafting method, and metrics of the process.
+"""Prometheus metrics at /metrics: the server's under vLLM's names, each drafting
+method's, and the process's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides HTTP responses that are computed while they are sent; a client that leaves
-ends the work.
-"""
+"""HTTP responses computed while they are sent; a client that leaves ends the work."""
 
 from __future__ import annotations
 

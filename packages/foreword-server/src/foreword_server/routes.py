@@ -1,4 +1,4 @@
-"""Provides the routes of a server in one table, and the decision what a request is."""
+"""Table of a server's routes, and which route a request takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Route:
     """What a server does with requests of a path and some methods."""
 
     path: str
-    """As applications write it, with parameters in braces."""
+    """Path as applications write it, with parameters in braces."""
     methods: tuple[str, ...] = READ
     access: Literal["open", "metrics", "key"] = "key"
     """Who is answered where keys are set: everybody, scrapers too if the settings say

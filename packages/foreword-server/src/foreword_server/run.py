@@ -1,6 +1,4 @@
-"""Provides the process of a server: uvicorn around the application, readiness, and
-draining on SIGTERM.
-"""
+"""Process of a server: uvicorn around the application, readiness, drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ class Front(Protocol):
         ...
 
     @property
-    def log(self) -> Log:
-        """Its log."""
-        ...
+    def log(self) -> Log: ...
 
     @property
     def stopped(self) -> asyncio.Event:

@@ -1,6 +1,4 @@
-"""Provides the service behind the routes: one engine, admission, names of models, and
-the life of an answer.
-"""
+"""Service behind the routes: one engine, admission, model names, life of an answer."""
 
 from __future__ import annotations
 

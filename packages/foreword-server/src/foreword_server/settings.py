@@ -1,4 +1,4 @@
-"""Provides the settings of a server, and the checks that need no model."""
+"""Settings of a server, and the checks that need no model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the routes that transcribe sound: OpenAI's `/v1/audio/transcriptions` and
+"""Transcription routes: OpenAI's `/v1/audio/transcriptions` and
 `/v1/audio/translations`.
 """
 

@@ -1,4 +1,4 @@
-"""Provides JSON on the wire: responses and server-sent events."""
+"""JSON responses and server-sent events."""
 
 from __future__ import annotations
 

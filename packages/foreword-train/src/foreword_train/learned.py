@@ -1,5 +1,5 @@
 """A budget that extends the chain while all of it is likely accepted, by a model that
-train/methods/acceptance.py trains (SpecDec++, arXiv 2405.19715).
+methods/acceptance.py trains (SpecDec++, arXiv 2405.19715).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AcceptanceModel:
     drawn: LogisticModel
     """Above 0: a token sampled from q is accepted, with probability sum min(p, q)."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Its origin, and its quality on held-out text."""
+    """Origin of the model, and its quality on held-out text."""
 
     @classmethod
     def read(cls, source: str | Path) -> AcceptanceModel:

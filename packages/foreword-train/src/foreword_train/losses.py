@@ -60,9 +60,8 @@ def forward_kl(
 def reverse_kl(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return KL(q || p), which avoids what is unlikely under p (MiniLLM, Gu et al.
-
-    2024). Infinite where p is 0.
+    """Return KL(q || p), which avoids what is unlikely under p (Gu et al. 2024:
+    MiniLLM). Infinite where p is 0.
     """
     log_q = draft.log_softmax(-1)
     return (log_q.exp() * (log_q - target.log_softmax(-1))).sum(-1)
@@ -71,9 +70,8 @@ def reverse_kl(
 def total_variation(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return 1 - sum min(p, q), the rejection probability (DistillSpec, Zhou et al.
-
-    2024, section 3).
+    """Return 1 - sum min(p, q), the rejection probability (Zhou et al. 2024,
+    section 3: DistillSpec).
     """
     return 1 - overlap(target, draft)
 

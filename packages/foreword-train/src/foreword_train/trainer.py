@@ -81,7 +81,7 @@ class TrainingConfig:
     optimizer: str = ADAMW
     """adamw, or muon: faster per step of many tokens, for matrices inside a network."""
     weight_decay: float = 0.1
-    """Of matrices; vectors do not decay."""
+    """Weight decay of matrices; vectors do not decay."""
     clip: float = 1.0
     """Largest gradient norm; larger ones are scaled down to it."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Provides `Registry`: names whose code is imported when it is first used.
+"""`Registry`: names whose code is imported on first use.
 
 Other packages add names through entry points, and a process adds its own by assignment:
 `METHODS["echo"] = EchoDrafter`.

@@ -24,7 +24,7 @@ class Method:
     summary: str = ""
     """One line for `foreword methods`."""
     home: str = ""
-    """Its class, "module:class". Methods of other packages leave it out."""
+    """Class of the method, "module:class"; other packages leave it out."""
     takes: str = ""
     """What `draft=` may be: MODEL, or a few other words. Empty: it takes nothing."""
     needs: bool = False

@@ -1,6 +1,4 @@
-"""Provides the simulation: replicas behind a router, and every round of them as one
-event.
-"""
+"""Event simulation of replicas behind a router; every round is one event."""
 
 from __future__ import annotations
 

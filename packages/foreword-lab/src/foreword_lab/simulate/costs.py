@@ -1,6 +1,4 @@
-"""Provides the measured costs of one replica: the seconds of a round, and the tokens
-that a round writes.
-"""
+"""Measured costs of one replica: seconds of a round, and tokens that a round writes."""
 
 from __future__ import annotations
 

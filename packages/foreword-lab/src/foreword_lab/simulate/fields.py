@@ -1,6 +1,4 @@
-"""Provides the checks of what is read from files: known fields, and numbers within
-bounds.
-"""
+"""Checks of JSON read from files: known fields, and numbers within bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides loads: the requests of a trace, of clients that wait for their answers, or
-that arrive at random.
-"""
+"""Simulated loads: a trace, clients that wait for their answers, or random arrivals."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ class Load:
     arrive when they say.
     """
     seed: int = 0
-    """Of the tokens of each round."""
+    """Seed of the tokens of each round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Provides the simulation of one load for several numbers of replicas."""
+"""Simulates one load on several numbers of replicas."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Row:
     first_token: Spread
     """From the request to the first token."""
     per_token: Spread
-    """Of each token after the first, one value an answer."""
+    """Time of each token after the first, one value an answer."""
     answer: Spread
     """From the request to the last token."""
     utilisation: float

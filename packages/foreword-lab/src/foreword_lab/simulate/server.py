@@ -1,6 +1,4 @@
-"""Provides the costs of a running server: the table of its budget, and what it counted
-in the rounds that it has run.
-"""
+"""Costs of a running server, from its budget's table and the counts of its rounds."""
 
 from __future__ import annotations
 

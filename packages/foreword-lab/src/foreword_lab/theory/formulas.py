@@ -22,13 +22,13 @@ class PassCost:
     """Duration of a pass by its draft tokens, in steps of the target over one row."""
 
     token: float
-    """Of each draft token: c of definition 3.7."""
+    """Cost of each draft token: c of definition 3.7."""
     start: float = 0.0
-    """Of drafting at all, however few draft tokens."""
+    """Cost of drafting at all, however few draft tokens."""
     overhead: float = 0.0
-    """Of each pass outside drafting and scoring, with draft tokens or without."""
+    """Cost of each pass outside drafting and scoring, with draft tokens or without."""
     scoring: tuple[float, ...] = ()
-    """Of scoring k + 1 rows, at index k; empty = 1, as theorem 3.8 assumes."""
+    """Cost of scoring k + 1 rows, at index k; empty = 1, as theorem 3.8 assumes."""
 
     def __call__(self, gamma: int) -> float:
         """Return the duration of a pass with `gamma` draft tokens; 0 = plain

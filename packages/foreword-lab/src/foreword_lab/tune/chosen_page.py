@@ -21,7 +21,7 @@ svg text { fill: currentColor; font-size: 12px; }
 .axis { stroke: var(--faint); }
 """
 COLOURS = ("#2f6fde", "#d9730d", "#18a058", "#b4459c", "#8a8f98", "#c62a2f")
-"""Of the lines of a plot, in order."""
+"""Colours of the lines of a plot, in order."""
 LINES = len(COLOURS)
 """Most lines of a plot."""
 WIDTH = 640

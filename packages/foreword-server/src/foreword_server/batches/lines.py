@@ -14,7 +14,7 @@ from foreword.errors import InvalidRequest, words
 from foreword_server.routes import DIALECTS
 
 MEMBERS = ("custom_id", "method", "url", "body")
-"""Of a line."""
+"""Members of a line."""
 MOST_ID = 512
 """Characters of a custom_id."""
 NAMED = 3

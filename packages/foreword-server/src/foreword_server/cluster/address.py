@@ -1,4 +1,4 @@
-"""Provides the addresses of clusters of Ray."""
+"""Checks of a Ray cluster's address."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides the choice among Ray's replicas: the one that has read a prompt's beginning,
-unless it is far busier than another.
+"""Routing among Ray's replicas: to the one that has read a prompt's beginning, unless
+it is far busier than another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides an application that is called without a connection: its response comes in
-pieces, as a generator.
-"""
+"""Calls an ASGI application without a connection, and yields its response in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the deployment that holds a model, and how a router asks it."""
+"""Ray deployment that holds a model, and the router's handle on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides a server on a cluster of Ray: it is deployed, and deployed again with a new
-model while requests run.
-"""
+"""Deploys a server on a Ray cluster; a new model replaces the old one under load."""
 
 from __future__ import annotations
 

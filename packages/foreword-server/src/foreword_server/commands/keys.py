@@ -1,4 +1,4 @@
-"""Provides the API keys of a server."""
+"""Reads a server's API keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the options of `foreword serve` about a cluster of Ray."""
+"""Options of `foreword serve` for a Ray cluster."""
 
 from __future__ import annotations
 

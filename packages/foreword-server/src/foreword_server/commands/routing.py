@@ -1,4 +1,4 @@
-"""Provides the options of `foreword serve` about several processes."""
+"""Options of `foreword serve` for several processes."""
 
 from __future__ import annotations
 

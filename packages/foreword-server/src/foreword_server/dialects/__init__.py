@@ -1,3 +1,1 @@
-"""Provides one module for each API: the fields it accepts, their translation, and how
-its answers are written.
-"""
+"""API dialects, one module each: request fields, their translation, the answer."""

@@ -1,4 +1,4 @@
-"""Provides OpenAI's chat completions: POST /v1/chat/completions."""
+"""OpenAI's chat completions: POST /v1/chat/completions."""
 
 from __future__ import annotations
 

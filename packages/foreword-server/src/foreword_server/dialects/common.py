@@ -1,5 +1,5 @@
-"""Provides what the JSON of several APIs has in common: speculation counts, timings,
-ids and token texts; and how OpenAI's chat completions and completions are written.
+"""JSON that several APIs share: speculation counts, timings, ids, token texts, and the
+base of OpenAI's chat completions and completions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provides OpenAI's completions of plain prompts: POST /v1/completions."""
+"""OpenAI's completions of plain prompts: POST /v1/completions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides constraints on answers, as several APIs spell them, as sampling
-parameters.
-"""
+"""Translates constraints on answers, as APIs spell them, to sampling parameters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the fields that several APIs share, and their translation to sampling
-parameters.
-"""
+"""Request fields that several APIs share, and their form as sampling parameters."""
 
 from __future__ import annotations
 

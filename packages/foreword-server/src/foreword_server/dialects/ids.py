@@ -1,4 +1,4 @@
-"""Provides the ids in an answer."""
+"""Generator of an answer's ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANDOM = 16
 SIZE = 18
 """Bytes of an id: as many as 24 characters of base64 hold."""
 HEX = 12
-"""Of them, as many as 24 hexadecimal digits hold."""
+"""Bytes of an id in hexadecimal: as many as 24 digits hold."""
 
 
 class Ids:

@@ -1,4 +1,4 @@
-"""Provides how models are listed, in the shapes of OpenAI and of Anthropic."""
+"""Lists of models in the shapes of OpenAI and of Anthropic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the conversation of Anthropic's messages: its fields, and its turns as chat
-messages.
-"""
+"""Conversations of Anthropic's messages: fields, and the turns as chat messages."""
 
 from __future__ import annotations
 

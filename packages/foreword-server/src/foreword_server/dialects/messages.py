@@ -1,4 +1,4 @@
-"""Provides Anthropic's messages, the API that Claude Code uses: POST /v1/messages and
+"""Anthropic's messages, the API that Claude Code uses: POST /v1/messages and
 /v1/messages/count_tokens.
 """
 

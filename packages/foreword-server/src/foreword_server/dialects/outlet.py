@@ -1,4 +1,4 @@
-"""Provides the way of an answer out of a server."""
+"""Sends an answer to a client, streamed or whole."""
 
 from __future__ import annotations
 

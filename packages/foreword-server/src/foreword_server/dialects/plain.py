@@ -1,4 +1,4 @@
-"""Provides the routes beside generation: models, tokens, health, version, metrics."""
+"""Routes beside generation: models, tokens, health, version, metrics."""
 
 from __future__ import annotations
 

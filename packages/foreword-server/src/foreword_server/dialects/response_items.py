@@ -1,4 +1,4 @@
-"""Provides the input items of OpenAI's responses as messages."""
+"""Input items of OpenAI's responses as chat messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the output items of OpenAI's responses, with their events."""
+"""Output items of OpenAI's responses, with their events."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Item:
     name: str = ""
     call_id: str = ""
     content: str = ""
-    """Its text, or its arguments."""
+    """Text of the item, or arguments of the call."""
     index: int = -1
     """Number of the tool call."""
     namespace: str | None = None
-    """Of the tool that is called, if it has one."""
+    """Namespace of the called tool, if it has one."""
     status: str = field(default="in_progress")
 
     def takes(self, event: Shown) -> bool:

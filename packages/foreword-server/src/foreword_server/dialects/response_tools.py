@@ -1,5 +1,5 @@
-"""Provides the tools of OpenAI's responses as functions of a chat: functions,
-namespaces of them, free-form tools, tools that the client runs.
+"""Tools of OpenAI's responses as functions of a chat: functions, namespaces, free-form
+tools, and tools that the client runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Declared:
 
     @property
     def own_name(self) -> Any:
-        """Its name for the client, without a namespace."""
+        """Name of the tool for the client, without a namespace."""
         return self.about["type"] if self.is_local else self.about.get("name")
 
     @property

@@ -1,6 +1,4 @@
-"""Provides OpenAI's responses, the API that agents such as Codex use: POST
-/v1/responses. Nothing is stored.
-"""
+"""OpenAI's responses, used by agents such as Codex: POST /v1/responses, stateless."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the translation of a request to a call: prompts as tokens, sampling
-parameters, and the output's parser.
-"""
+"""Translates a request to a call: prompt tokens, sampling parameters, output parser."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ class Chat:
     since a small model would call until its answer is cut off.
     """
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the chat template."""
+    """Options of the chat template."""
     drops_oldest: bool = False
     """Whether the oldest messages of a conversation that is too long are left out."""
 

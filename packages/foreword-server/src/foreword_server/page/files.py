@@ -1,6 +1,4 @@
-"""Provides the static files of the page, and the self-contained file that shows
-recordings without a server.
-"""
+"""Static files of the page, and the file that shows recordings without a server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the page at `/`, its files, and what it shows of the server: methods and
-measured costs.
-"""
+"""Routes of the page at `/`: files, methods, measured costs and what-if replays."""
 
 from __future__ import annotations
 
@@ -97,7 +95,7 @@ class WhatIfBody(BaseModel):
     """Request to re-score a recording."""
 
     recording: dict[str, Any]
-    """As `docs/formats/recordings.md` has it."""
+    """Recording in the format of `docs/formats/recordings.md`."""
     methods: list[str] | None = Field(default=None, max_length=32)
     """Default: every method that requests may name."""
     nodes: list[Annotated[int, Field(ge=1, le=64)]] = Field(

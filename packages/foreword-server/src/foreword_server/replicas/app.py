@@ -1,4 +1,4 @@
-"""Provides the application of a router: its own routes, then its replicas'."""
+"""ASGI application of a router: its own routes, then its replicas'."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def served(app: FastAPI | APIRouter) -> set[tuple[str, str]]:
 REPLICA = "replica"
 """Label with the number of a replica."""
 ROUTER = "router"
-"""Its value in metrics of the router's process."""
+"""Value of that label in metrics of the router's process."""
 
 
 async def merged(router: Router) -> bytes:

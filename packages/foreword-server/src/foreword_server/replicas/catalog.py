@@ -1,6 +1,4 @@
-"""Provides the models that a server loads by name: from a file of TOML, or from the
-folders in a folder.
-"""
+"""Catalog of models that a server loads by name: a TOML file, or a folder of models."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """Its name, then the names of its adapters."""
+        """Name of the model, then the names of its adapters."""
         return [self.name, *(self.options.get("adapters") or {})]
 
     @property

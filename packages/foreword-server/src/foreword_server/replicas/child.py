@@ -1,6 +1,4 @@
-"""Provides the process of a replica: it takes its place, loads, serves, and ends with
-its router.
-"""
+"""Process of a replica: it takes its place, loads, serves, and ends with its router."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Provides the way of one request: to a replica, and to another one if that ends before
-the answer does.
+"""Relays one request to a replica, and to another if that ends before the answer does.
 
 A second replica gives the same text, so the client reads on where it was.
 """

@@ -1,8 +1,8 @@
-"""Provides what a replica sends to its router instead of an answer: the same bytes, in
-frames that say which tokens they hold.
+"""Frames that a replica sends to its router: the bytes of an answer, and the tokens
+they hold.
 
-From them the router knows what a client has. It gives that to the replica that goes on
-with the answer, which sends the rest.
+From them the router knows what a client has. It tells the replica that goes on with the
+answer, which sends the rest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class State:
     """What an answer has beside its text that another replica cannot compute."""
 
     salt: str
-    """Of its ids."""
+    """Salt of the answer's ids."""
     seed: int
     created: int
     """Seconds since 1970."""
@@ -115,7 +115,7 @@ class Sent:
 
 
 NOTHING = Sent()
-"""Of a new request."""
+"""State of a new request: its client has nothing."""
 
 
 def sent_of(encoded: bytes) -> Sent:

@@ -1,4 +1,4 @@
-"""Provides one model of a catalog: whether it is loaded, and what it takes."""
+"""One model of a catalog: whether it is loaded, and the memory it takes."""
 
 from __future__ import annotations
 

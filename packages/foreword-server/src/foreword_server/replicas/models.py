@@ -1,5 +1,5 @@
-"""Provides the models behind a router: one that is always there, or several that are
-loaded when a request names them, and unloaded when others need their memory.
+"""Models behind a router: one that is always loaded, or several that are loaded when a
+request names them and unloaded when others need their memory.
 """
 
 from __future__ import annotations

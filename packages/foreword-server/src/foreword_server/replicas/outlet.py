@@ -1,4 +1,4 @@
-"""Provides the way of an answer to a router: in frames."""
+"""Streams an answer to a router as length-prefixed frames."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides the cores, memory and devices of replicas: one for each GPU, or else for
-each NUMA node, so that none reads the memory of another.
+"""Cores, memory and devices of replicas: a GPU each, or else a NUMA node each, so that
+none reads the memory of another.
 """
 
 from __future__ import annotations

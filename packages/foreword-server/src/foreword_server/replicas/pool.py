@@ -1,4 +1,4 @@
-"""Provides the replicas of one model, and the choice among them."""
+"""Replicas of one model, and the choice of one for a request."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Replica:
     running: int = 0
     """Answers that run or wait there."""
     requests: set[Charge] = field(default_factory=set)
-    """Of the process that runs now."""
+    """Requests of the process that runs now."""
     prefixes: Prefixes = field(default_factory=Prefixes)
     _failures: int = 0
     """Answers that failed, since the last good one."""

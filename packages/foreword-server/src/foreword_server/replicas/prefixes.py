@@ -1,5 +1,5 @@
-"""Provides the beginnings of prompts that replicas have read, by which a router finds
-the one that has most of a new prompt in its cache.
+"""Digests of the prompt beginnings that replicas have read: a router finds the replica
+that has most of a new prompt in its cache.
 """
 
 from __future__ import annotations

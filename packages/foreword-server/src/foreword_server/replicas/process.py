@@ -1,6 +1,4 @@
-"""Provides one replica: a server in a process of its own, on a Unix socket that only
-its router reaches.
-"""
+"""A replica as a server in its own process, on a Unix socket for its router alone."""
 
 from __future__ import annotations
 

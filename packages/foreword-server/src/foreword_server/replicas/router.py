@@ -1,6 +1,4 @@
-"""Provides the server in front of replicas: limits, keys and the log are its own; the
-rest of a request is a replica's.
-"""
+"""Server in front of replicas: it keeps limits, keys and log; replicas do the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the process of a router: it starts replicas, serves, and ends them."""
+"""Process of a router: it starts replicas, serves, and ends them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from foreword_server.settings import MEBIBYTE, Settings
 SENT_BYTES = 16 * MEBIBYTE
 """Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
 DESCRIPTORS = 2
-"""Of each request: to its client and to a replica."""
+"""Descriptors of each request: to its client and to a replica."""
 WIDTH = 16
 """Requests of a batch at a time, where its model is loaded on demand."""
 

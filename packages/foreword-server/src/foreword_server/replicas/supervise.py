@@ -1,6 +1,4 @@
-"""Provides the keeper of a server's replicas: it starts them, and starts one again
-when it has ended.
-"""
+"""Supervisor of a server's replicas: starts them, and restarts one that has ended."""
 
 from __future__ import annotations
 

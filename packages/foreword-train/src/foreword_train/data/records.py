@@ -33,7 +33,7 @@ class Record:
 
     @property
     def opening(self) -> str:
-        """Its beginning; a split keeps records with the same one together."""
+        """Beginning of the record; a split keeps records with the same one together."""
         return self.turns[0][1] if self.turns else self.text[:200]
 
     @property

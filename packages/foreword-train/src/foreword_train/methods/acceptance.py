@@ -1,7 +1,7 @@
 """Training of the acceptance model: acceptance probability from the draft's
 distribution alone, and its calibration.
 
-budget/learned.py uses the result.
+learned.py uses the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the sampling of requests that leave it out: values given to the LLM, then
-values that the model's owner advises.
-"""
+"""Default sampling: values given to the LLM, then the advice of the model's owner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides a line about an LLM: the model, the drafts, the chat template and the
-sampling of requests that leave it out.
-"""
+"""One-line summary of an LLM: model, drafts, chat template and default sampling."""
 
 from __future__ import annotations
 

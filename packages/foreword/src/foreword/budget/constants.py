@@ -95,8 +95,8 @@ class AdaptiveConstants:
     """Weight of a forward in the cost of its own rows, falling by e for each factor of
     2 in rows: few rows wait for memory, many for the processor."""
     far: float = 0.02
-    """Its weight in the cost of all rows in the long run: fifty forwards follow other
-    programs on the machine."""
+    """Long-run weight of a forward in the cost of all rows: fifty forwards adapt it to
+    other programs on the machine."""
     far_at_first: float = 0.5
     """The same of the first forward: the kept table may be of another hour."""
     far_fades: float = 0.6

@@ -106,7 +106,7 @@ class Rest:
     left: int = 0
     """Rounds to go."""
     seconds: float = 0.0
-    """Of such rounds since the last decision."""
+    """Duration of such rounds since the last decision."""
     running: tuple[int, int] = (0, 0)
     """Requests of the last decision, and the id of the newest one."""
 

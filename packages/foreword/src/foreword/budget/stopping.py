@@ -16,7 +16,7 @@ from foreword.sampling.draw import entropy, probs
 from foreword.types import Request
 
 THRESHOLD = 0.4
-"""As `assistant_confidence_threshold` of transformers."""
+"""Default of transformers' `assistant_confidence_threshold`."""
 MOST = 40
 """Longest chain."""
 

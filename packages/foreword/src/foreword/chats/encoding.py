@@ -1,6 +1,4 @@
-"""Provides the step from a rendered chat to token ids, with control tokens that are
-marked as plain text or without.
-"""
+"""Encodes a rendered chat as token ids; control tokens may be marked as plain text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the check that refuses a text by its characters, before a tokenizer reads
-all of it.
-"""
+"""Rejects a text by its number of characters, before a tokenizer reads all of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Provides the marks of transformers around control tokens in what users and tools
-wrote, which make them plain text.
+"""Marks control tokens in what users and tools wrote as plain text.
 
 The mechanism is that of `apply_chat_template(sanitize_control_tokens=True)`, which
-marks the messages of all roles: an assistant's own tags, such as its reasoning tags,
-would then become other tokens than it generated.
+marks the messages of all roles. Here an assistant's are left out: its own tags, such as
+its reasoning tags, would become other tokens than it generated.
 """
 
 from __future__ import annotations

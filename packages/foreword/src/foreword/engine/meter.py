@@ -1,6 +1,4 @@
-"""Provides measurements of rounds for metrics: when each request emitted tokens, and
-how many tokens a round had.
-"""
+"""Measures rounds for metrics: times at which requests emit tokens, tokens a round."""
 
 from __future__ import annotations
 

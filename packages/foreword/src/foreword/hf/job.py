@@ -71,7 +71,7 @@ class Job:
     features: tuple[Features, ...] = ()
     """The windows of sound in `source`, where its model reads sound."""
     images: ImageRows | None = None
-    """Of the only prompt."""
+    """Images of the only prompt."""
 
     def __post_init__(self) -> None:
         """Copy the arguments, since the caller may change them meanwhile."""

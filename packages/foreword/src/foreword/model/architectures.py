@@ -1,5 +1,5 @@
-"""Provides the parts of each architecture under the names of the C forward
-(csrc/forward.c), and their layout.
+"""Parts of each architecture under their names in the C forward (csrc/forward.c), and
+their layout.
 
 Maps Hugging Face's attribute names; model/executors/native/layout.py packs the weights.
 """

@@ -1,6 +1,4 @@
-"""Provides the interface of backends, through which the rest of Foreword scores tokens,
-and its four modes.
-"""
+"""Interface of backends, through which Foreword scores tokens, and its four modes."""
 
 from __future__ import annotations
 

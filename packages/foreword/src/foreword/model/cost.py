@@ -1,5 +1,5 @@
-"""Provides the cost model of forwards: seconds by rows and context, measured on the
-model and cached on disk.
+"""Cost model of forwards: seconds by rows and context, measured on the model and cached
+on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Point(NamedTuple):
     """A measured forward."""
 
     rows: int
-    """Of each sequence."""
+    """Rows of each sequence."""
     is_far: bool = False
     """After FAR tokens of context, or as many as fit, and not after NEAR."""
     sequences: int = 1

@@ -1,6 +1,4 @@
-"""Provides the sources of open sequences of an encoder-decoder, as any executor
-remembers them, and how its encoder runs.
-"""
+"""Encoder of an encoder-decoder, and the memory of the sources of open sequences."""
 
 from __future__ import annotations
 

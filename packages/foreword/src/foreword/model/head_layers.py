@@ -1,5 +1,5 @@
-"""Provides Qwen3 decoder layers for trained heads, from transformers' own parts; the
-caller computes attention.
+"""Qwen3 decoder layers for trained heads, from transformers' own parts; the caller
+computes attention.
 """
 
 from __future__ import annotations

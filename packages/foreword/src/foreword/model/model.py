@@ -1,9 +1,4 @@
-"""Provides `Model`: a Hugging Face language model, loaded and run by the fastest exact
-backend.
-
-Every contact with the models of transformers is in this folder; it knows nothing about
-drafting, rules or text.
-"""
+"""`Model`: a Hugging Face language model, run by the fastest exact backend."""
 
 from __future__ import annotations
 
@@ -88,7 +83,7 @@ class Model:
         self.seq2seq = Seq2Seq.of(hf, self.name)
         """Tokens that an encoder-decoder's settings force; None = decoder-only."""
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
-        """Of the checkpoint, tied ones once; a backend may repack and drop them."""
+        """Weights of the checkpoint, tied ones once; a backend may drop some."""
         owned = swaps is None
         replaced: list[Swap] = [] if swaps is None else swaps
         if known is None:

@@ -1,5 +1,4 @@
-"""Provides encoder-decoder targets: how their texts begin and end, and the backend that
-runs the encoder.
+"""Encoder-decoder targets: how their texts begin and end, and forbidden tokens.
 
 A prompt is the source, which the encoder reads once. The text of a sequence is what the
 decoder reads.

@@ -1,5 +1,5 @@
-"""Provides draft models of encoder-decoders that share the target's encoder, which then
-runs once for both.
+"""Draft models of encoder-decoders that share the target's encoder, which then runs
+once for both.
 
 Such a draft model is an encoder-decoder whose encoder equals the target's, or a decoder
 alone that was trained on the states of that encoder (as distil-whisper; Gandhi, von

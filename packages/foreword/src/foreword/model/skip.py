@@ -1,6 +1,4 @@
-"""Provides skipped sublayers of a Hugging Face decoder: while inside, they add nothing
-to the residual.
-"""
+"""Skips sublayers of a Hugging Face decoder in a context, as if they returned zeros."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides loading of tokenizers with clear errors, and the check that target and draft
-model share one.
-"""
+"""Loads tokenizers with clear errors; checks that target and draft model share one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides views for self-speculation: the same model with skipped sublayers, or with
-weights in fewer bits.
+"""Views for self-speculation: the same model with skipped sublayers, or with weights in
+fewer bits.
 
 A view is for drafting: its scores are not the model's.
 """

@@ -1,4 +1,4 @@
-"""Provides the processor that forbids tokens."""
+"""Logits processor that forbids tokens."""
 
 from __future__ import annotations
 

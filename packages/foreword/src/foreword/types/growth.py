@@ -1,4 +1,4 @@
-"""Provides the request of a draft tree that a model grows in one call, and the tree."""
+"""Request for a draft tree that a model grows in one call, and the grown tree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TreeRequest:
     target: int = 0
     """Tokens of the target; read only with `ids`."""
     expand: float = 0.0
-    """As in `Batch`."""
+    """Probability; see `Batch.expand`."""
 
 
 Children = tuple[list[int], list[float]]

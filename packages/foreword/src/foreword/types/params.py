@@ -45,9 +45,8 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop tokens less likely than this share of the likeliest."""
     typical_p: float = 1.0
-    """Locally typical sampling (Meister et al.
-
-    2022): keep this mass of the tokens closest to the entropy.
+    """Locally typical sampling (Meister et al. 2022): keep this mass of the tokens
+    closest to the entropy.
     """
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens seen in prompt or

@@ -164,7 +164,7 @@ class Request:
     noise_keys: array[int] = field(default_factory=lambda: array("Q"), init=False)
     """Keys of the noise of the answer's tokens (sampling/streams.py)."""
     speculator: object = None
-    """Its speculator, kept in memory as long as the request."""
+    """Speculator of the request, kept in memory as long."""
     unread: deque[Delta] = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)

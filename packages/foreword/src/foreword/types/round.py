@@ -75,7 +75,7 @@ class AddedToken:
     token: int
     text: str
     target_prob: float | None
-    """As of a draft token."""
+    """Probability as `DraftToken.target_prob` gives it."""
     kind: Literal["bonus", "correction", "plain"]
     """*bonus*: the path was accepted to its end; *correction*: the draft went on, and
     none of its tokens there was accepted; *plain*: nothing was drafted."""

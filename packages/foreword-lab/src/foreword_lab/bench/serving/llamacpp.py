@@ -1,6 +1,4 @@
-"""Provides the command line of llama.cpp's own server on our weights, alone and with
-our draft model.
-"""
+"""Command line of llama.cpp's server on our weights, alone or with our draft model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the load generator: requests at a fixed concurrency, the time of each
-answer, and their percentiles.
-"""
+"""Load generator: sends requests at a fixed concurrency and times each answer."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class Answer:
     """When the last text arrived."""
     text: str
     tokens: int
-    """As the server counts them: one event of a stream may hold several."""
+    """Tokens as the server counts them: an event of a stream may hold several."""
     cached: int = 0
     """Prompt tokens that the server did not read again."""
     gap: float = 0.0

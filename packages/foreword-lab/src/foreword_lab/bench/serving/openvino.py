@@ -1,6 +1,4 @@
-"""Provides OpenVINO GenAI's continuous batching as a target of load; it has no server,
-so it runs in this process.
-"""
+"""OpenVINO GenAI's continuous batching as a load target, in this process: no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the results of a load measurement: rows, JSON and a table."""
+"""Results of a load measurement as rows, JSON and a table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Row:
     over_plain: float | None
     """Ratio to our server without drafting; None where that failed."""
     over_in_process: float | None
-    """Of our server at concurrency 1: ratio to the same requests without HTTP."""
+    """Our server at concurrency 1: ratio to the same requests without HTTP."""
     first_token: tuple[float | None, ...]
     """Percentiles 50 and 95 of the time to the first text."""
     per_token: tuple[float | None, ...]

@@ -1,6 +1,4 @@
-"""Provides servers as processes of their own: the command of each, a free port,
-readiness, and the end.
-"""
+"""Servers under load as separate processes: command, free port, readiness, shutdown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides what a load is sent to: a server's /v1/completions, or an LLM in this
-process.
-"""
+"""Targets of a load: a server's /v1/completions, or an LLM in this process."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Answer:
     seconds: float = 0.0
     """Duration of the request, prefill included."""
     stats: Stats = field(default_factory=Stats)
-    """Its request's own."""
+    """Counts of the request."""
     rounds: list[Round] = field(default_factory=list)
     """Every round so far, if the request is traced."""
 

@@ -20,9 +20,8 @@ _VISIBLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _HIDDEN = sorted(set(range(256)) - set(_VISIBLE))
 _ALPHABET = {chr(byte): byte for byte in _VISIBLE}
 _ALPHABET |= {chr(256 + index): byte for index, byte in enumerate(_HIDDEN)}
-"""Characters for bytes in byte-level vocabularies (Radford et al.
-
-2019); visible ones stand for themselves.
+"""Characters for bytes in byte-level vocabularies (Radford et al. 2019); visible ones
+stand for themselves.
 """
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """SentencePiece's spelling of a byte that is not a character by itself."""

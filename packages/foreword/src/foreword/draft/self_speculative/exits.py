@@ -18,7 +18,7 @@ TRAINED = "layerskip"
 layers were trained.
 """
 PREFIX = "exit:"
-"""Of a draft that is an exit, such as exit:4: the first 4 layers."""
+"""Prefix of a draft that is an exit, such as exit:4: the first 4 layers."""
 
 
 def trained_exits(target: Model) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request
 
 NAME = "layers"
-"""Of the method."""
+"""Name of the method."""
 
 
 def exit_after(layers: int, of: int) -> LayerSkip:

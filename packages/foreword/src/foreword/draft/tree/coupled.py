@@ -71,7 +71,7 @@ class CoupledTree:
     deep: int = DEEP
     """Most levels."""
     expand: float = 0.0
-    """As in `Batch`."""
+    """Probability; see `Batch.expand`."""
     tree: DraftTree = field(default_factory=DraftTree)
     """All nodes while the tree grows; at the end, the best of them."""
     depth: int = 0

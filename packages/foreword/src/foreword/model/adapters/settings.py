@@ -1,6 +1,4 @@
-"""Provides the settings of a PEFT adapter; settings that ask for more than low-rank
-pairs beside linear layers are refused.
-"""
+"""Settings of a PEFT adapter; only low-rank pairs beside linear layers are accepted."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class LoraSettings:
     """Whether the scale is alpha / sqrt(rank), as rsLoRA's, not alpha / rank."""
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
-    """Of the layers whose names end with a pattern."""
+    """Ranks and alphas by pattern, for layers whose names end with it."""
     targets: str | tuple[str, ...]
     """Ends of the names of layers that have a pair, or an expression of whole names."""
     narrowed: bool

@@ -48,7 +48,7 @@ class Order:
     owned: bool = False
     """Whether the backend may take the weights out of the model."""
     backend: str = ""
-    """Its name."""
+    """Name of the backend."""
 
 
 def refusal(model: PreTrainedModel, backend: str) -> str | None:

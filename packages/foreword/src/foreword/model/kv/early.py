@@ -1,5 +1,5 @@
-"""Provides rows whose first layers have run: a view drafts with them, and the target's
-forward goes on from there (LayerSkip, Elhoushi et al. 2024, section 4.3).
+"""Rows whose first layers have run: a view drafts with them, and the target's forward
+goes on from there (LayerSkip, Elhoushi et al. 2024, section 4.3).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the default limit of the keys and values of a model: a share of the memory
-that is free.
-"""
+"""Default limit of a model's key-value cache: a share of the free memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides what an executor remembers of a sequence beside its keys and values: the
-base of image, encoder and state memories.
+"""Base of an executor's memories: what it keeps of a sequence beside keys and values
+(images, encoder sources, states).
 """
 
 from __future__ import annotations

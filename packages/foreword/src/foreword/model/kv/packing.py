@@ -1,4 +1,4 @@
-"""Provides `Paged`, the base of executors whose sequences have pages of a pool."""
+"""`Paged`, the base of executors whose sequences have pages of a pool."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the allocator of pages of keys and values: taken as a text grows, shared by
-texts that begin alike.
-"""
+"""Key-value page allocator: texts take pages as they grow, and share prefix pages."""
 
 from __future__ import annotations
 

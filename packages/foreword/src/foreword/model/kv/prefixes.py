@@ -1,6 +1,4 @@
-"""Provides the tree of full pages whose tokens are known, so that texts that begin
-alike read their beginning once.
-"""
+"""Prefix tree of full pages with known tokens: texts that begin alike share them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provides what a forward reads: tokens of each sequence, the rows they take, and the
-keys that each row attends to.
+"""Reads of a forward: tokens of each sequence, the rows they take, and the keys that
+each row attends to.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides transformers' layers that predict tokens further ahead (`MtpModel`), made of
-a model's own decoder layers.
+"""Builds transformers' multi-token prediction layers (`MtpModel`) from a model's own
+decoder layers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the tensors of a checkpoint that the model itself has no place for, such as
-layers for drafting.
+"""Reads tensors of a checkpoint that the model itself has no place for, such as layers
+for drafting.
 """
 
 from __future__ import annotations

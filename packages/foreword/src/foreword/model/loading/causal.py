@@ -1,6 +1,4 @@
-"""Provides the check that a model is causal: next-token scores of a bidirectional model
-mean nothing.
-"""
+"""Checks that a model is causal; a bidirectional one has no next-token scores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides reading and writing of drafter checkpoints: folders with a config and
-tensors, ours or others'.
-"""
+"""Reads and writes drafter checkpoints, ours or others': a config and tensors."""
 
 from __future__ import annotations
 

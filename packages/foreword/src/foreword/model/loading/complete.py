@@ -1,6 +1,4 @@
-"""Provides checks that a checkpoint's weights match its config: none missing, none
-extra, right shapes, finite.
-"""
+"""Checks weights against a config: none missing, none extra, right shapes, finite."""
 
 from __future__ import annotations
 

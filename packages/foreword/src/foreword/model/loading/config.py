@@ -1,6 +1,4 @@
-"""Provides reading of config.json, with one table of the values it may have, checked
-before a model is built.
-"""
+"""Reads config.json; one table of checks is applied before a model is built."""
 
 from __future__ import annotations
 

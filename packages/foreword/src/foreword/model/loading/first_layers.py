@@ -1,6 +1,4 @@
-"""Provides the probe of a GGUF file on its first layers: the others need not be held in
-16 bits for it.
-"""
+"""Probes a GGUF file on its first layers; the others need not be held in 16 bits."""
 
 from __future__ import annotations
 

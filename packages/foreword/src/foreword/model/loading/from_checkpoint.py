@@ -1,6 +1,4 @@
-"""Provides the steps from the files of a checkpoint to a model: read, probe, pack and
-quantize.
-"""
+"""Loads a model from the files of a checkpoint: read, probe, pack and quantize."""
 
 from __future__ import annotations
 

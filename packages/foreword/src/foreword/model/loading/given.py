@@ -1,5 +1,5 @@
-"""Provides models from what a caller gives: a folder, a hub id, or a model in memory,
-which stays unchanged.
+"""Opens the model that a caller gives: a folder, a hub id, or a model in memory, which
+stays unchanged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the files of a checkpoint: from a folder, from the cache of the hub, or from
-the hub, which is tried once.
+"""Finds the files of a checkpoint: in a folder, in the cache of the hub, or on the hub,
+which is tried once.
 
 Without a network, the hub's client repeats every request for half a minute, and loading
 sends several.

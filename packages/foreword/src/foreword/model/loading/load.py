@@ -1,4 +1,4 @@
-"""Provides loading of a checkpoint with transformers, after all checks.
+"""Loads a checkpoint with transformers, after all checks.
 
 The checks are in hub.py (files), config.py and complete.py (tensors); quantized.py
 reads quantized checkpoints.

@@ -1,6 +1,4 @@
-"""Provides the checks of how a model is to be loaded: dtype, device, backend, forms of
-weights, keys and values.
-"""
+"""Checks of loading options: dtype, device, backend, forms of weights and cache."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Provides loading of checkpoints that hold quantized matrices, and of GGUF files: the
-model itself is a plain one.
+"""Loads checkpoints with quantized matrices, and GGUF files, into plain models.
 
 Every quantized matrix is dequantized into the model's dtype, or left without storage.
 The quantized form stays next to the layer, as its attribute `coded`

@@ -1,4 +1,4 @@
-"""Provides the tokens of the sentence on which the probe compares scores."""
+"""Tokens of the sentence on which the probe compares scores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the check of a config's sizes against the headers of the weights, before
-anything is allocated.
-"""
+"""Checks a config's sizes against the headers of the weights, before allocation."""
 
 from __future__ import annotations
 

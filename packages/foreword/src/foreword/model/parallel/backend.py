@@ -1,5 +1,5 @@
-"""Provides the pool backend of a model that is split among ranks, and the messages by
-which the other ranks repeat what it does.
+"""Pool backend of a model that is split among ranks, and the messages by which the
+other ranks repeat what it does.
 
 The messages are what changes memory or needs every rank: a forward over spans, three
 changes of the pool, and a product with embeddings or LM head. All else stays on rank 0:

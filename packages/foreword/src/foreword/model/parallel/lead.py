@@ -1,4 +1,4 @@
-"""Provides the lead that rank 0 takes: what it sends, the other ranks do with it."""
+"""Lead of rank 0: its messages to the other ranks, which do the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides loading of a model that is split among ranks."""
+"""Loads a model that is split among ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the processes of the other ranks: they are started, watched and ended."""
+"""Starts, watches and ends the processes of the other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides a model's own scores in float32, and its first layers in float32, to check a
+"""A model's own scores in float32, and a float32 copy of its first layers: both check a
 backend without rounding that could hide errors.
 """
 

@@ -1,5 +1,5 @@
-"""Provides the probe, which finds the fastest exact backend by running the model;
-configs are not trusted.
+"""Probe that finds the fastest exact backend by running the model; configs are not
+trusted.
 
 It runs a few short forwards, fastest backend first. In another dtype than float32, it
 first checks the algorithm in float32 on the first layers. Then scores must be

@@ -1,5 +1,5 @@
-"""Provides the checks of a backend for one model: algorithm in float32, bit equality,
-the model's own scores.
+"""Checks of a backend for one model: algorithm in float32, bit equality, the model's
+own scores.
 """
 
 from __future__ import annotations

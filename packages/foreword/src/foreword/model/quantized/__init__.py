@@ -1,3 +1,1 @@
-"""Provides quantized weights: how checkpoints store them, and the one form that the
-backends take.
-"""
+"""Quantized weights: how checkpoints store them, and the form that backends take."""

@@ -1,6 +1,4 @@
-"""Provides a quantized matrix: the readers of all formats convert their weights to this
-form.
-"""
+"""Common form of quantized matrices, to which the readers of all formats convert."""
 
 from __future__ import annotations
 
@@ -143,7 +141,7 @@ class Matrix:
 
     read: Callable[[], Coded]
     shape: torch.Size
-    """Of the weight in the model."""
+    """Shape of the weight in the model."""
     shaped: Callable[[Tensor], Tensor]
     """Returns the weights of the matrix as the model holds them."""
     exact: Callable[[], Tensor] | None = None

@@ -1,5 +1,4 @@
-"""Provides the matrices of a GGUF file as `Coded`, exactly: one function for each of
-its types.
+"""Converts the matrices of a GGUF file to `Coded`, exactly: one function for each type.
 
 Layouts: ggml-org/llama.cpp, ggml/src/ggml-common.h. The package gguf computes the same
 weights in float32.

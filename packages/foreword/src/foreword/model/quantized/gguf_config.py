@@ -1,4 +1,4 @@
-"""Provides the config of a GGUF file."""
+"""Builds the config of a GGUF file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the config of a GGUF file by the family of its architecture.
+"""Config of a GGUF file by the family of its architecture.
 
 Names of fields: ggml-org/llama.cpp, gguf-py/gguf/constants.py.
 """

@@ -1,5 +1,4 @@
-"""Provides a GGUF file, checked before anything is built from it, and its quantized
-matrices.
+"""A GGUF file, checked before anything is built from it, and its quantized matrices.
 
 Specification: ggml-org/ggml, docs/gguf.md.
 """

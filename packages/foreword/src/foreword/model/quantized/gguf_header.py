@@ -1,5 +1,5 @@
-"""Provides the header of a GGUF file, read in one pass over a memory map: lengths are
-compared with the file before use, and long arrays stay where they are.
+"""Header of a GGUF file, read in one pass over a memory map: lengths are compared with
+the file before use, and long arrays stay where they are.
 
 Specification: ggml-org/ggml, docs/gguf.md.
 """

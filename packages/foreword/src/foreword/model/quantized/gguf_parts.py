@@ -1,5 +1,5 @@
-"""Provides the parts of a GGUF model in several files, compared with each other before
-anything is built from them.
+"""Parts of a GGUF model in several files, compared with each other before anything is
+built from them.
 
 Names and fields: ggml-org/llama.cpp, tools/gguf-split. The first part has the metadata;
 each part has its own offsets.

@@ -1,5 +1,5 @@
-"""Provides the tokenizer of a GGUF file, built for `tokenizers` and kept in the cache:
-a large vocabulary takes a second to put together.
+"""Tokenizer of a GGUF file, built for `tokenizers` and kept in the cache: a large
+vocabulary takes a second to build.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Provides the weights of a GGUF file under the names of transformers: numbers and,
-where it holds them, codes.
+"""GGUF weights under the names of transformers: numbers and, where quantized, codes.
 
 Llama.cpp's converter splits, renames and reorders weights. Here each of its changes is
 undone, on codes too.

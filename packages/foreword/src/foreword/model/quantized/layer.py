@@ -1,5 +1,5 @@
-"""Provides the tensors of one quantized matrix, checked when they are taken, and the
-form of a reader of them.
+"""Tensors of one quantized matrix, checked when they are taken, and the interface of
+their readers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the writer of quantized checkpoints: whole numbers of 4 or 8 bits, packed as
-compressed-tensors does.
-"""
+"""Writes quantized checkpoints of compressed-tensors: packed 4- or 8-bit integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the images of open sequences, as any executor remembers them."""
+"""Memory of an executor for the images of open sequences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the processor of a vision-language model: from a chat with images to token
-ids and tensors.
-"""
+"""Processor of a vision-language model: from a chat with images to ids and tensors."""
 
 from __future__ import annotations
 

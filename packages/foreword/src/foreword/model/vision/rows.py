@@ -1,5 +1,5 @@
-"""Provides the rows of a prompt with images, as a vision-language model gives them to
-its language model.
+"""Rows of a prompt with images, as a vision-language model gives them to its language
+model.
 
 The model's own code runs up to the language model, once a prompt: the vision tower, the
 embeddings, the positions and the masks are its own. A forward over tokens then replaces

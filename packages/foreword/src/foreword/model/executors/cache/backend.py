@@ -1,5 +1,5 @@
-"""Provides the backend over transformers' own cache: one sequence at a time, chains
-only, forwards of fixed shapes.
+"""Backend over transformers' own cache: one sequence at a time, chains only, forwards
+of fixed shapes.
 
 A sequence is cut into blocks at fixed positions. Every forward reads one block from the
 cache before it, padded to its end. So tensor shapes, and the bits of a score, depend on

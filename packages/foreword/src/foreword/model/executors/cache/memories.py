@@ -1,4 +1,4 @@
-"""Provides the memories of the cache executor: images and sources of open sequences."""
+"""Memories of the cache executor: images and sources of open sequences."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Provides the graph backend: a Hugging Face model on CUDA in forwards of few shapes,
-each recorded once and replayed.
+"""Graph backend: a Hugging Face model on CUDA in forwards of few shapes, each recorded
+once and replayed.
 
-Only attention is not the model's own: every row uses the kernel of
-launch.py, so that prompts and draft tokens get the same arithmetic.
+Only attention is not the model's own: every row uses the kernel of launch.py, so that
+prompts and draft tokens get the same arithmetic.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class FixedPlan:
     """Splits of keys, rows of a tile."""
     rows: Int[Tensor, "rows"]
     windows: dict[int, int | None]
-    """As in `Plan`."""
+    """Sliding window of each layer; see `Plan.windows`."""
 
 
 def attend_in_place(

@@ -1,9 +1,8 @@
-"""Provides attention of packed rows over the pool, in Triton: keys and values are read
-in place.
+"""Triton kernels for attention of packed rows; keys and values are read in place.
 
-The row table of launch.py (`sheet` here) says which keys each row attends
-to. Imports Triton, so it is imported only where needed. Flash attention: Dao et al.
-2022; split over keys: Dao et al. 2023.
+The row table of launch.py (`sheet` here) says which keys each row attends to. Imports
+Triton, so it is imported only where needed. Flash attention: Dao et al. 2022; split
+over keys: Dao et al. 2023.
 """
 
 from typing import no_type_check

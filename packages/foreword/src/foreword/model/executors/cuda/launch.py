@@ -1,5 +1,5 @@
-"""Provides attention of a packed forward in two kernel launches (kernels.py), described
-by a row table.
+"""Attention of a packed forward in two kernel launches (kernels.py), described by a row
+table.
 
 The reference definition is `attend` in executors/torch/attention.py.
 """

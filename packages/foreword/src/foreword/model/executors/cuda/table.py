@@ -1,5 +1,5 @@
-"""Provides the row table of a forward: integers that tell the kernels, in one copy,
-which keys each row attends to.
+"""Row table of a forward: integers that tell the kernels, in one copy, which keys each
+row attends to.
 
 launch.py names its columns. `Span.visible` is the reference definition.
 """

@@ -1,6 +1,4 @@
-"""Provides the tables of the C forward by position: rotary angles, factors of queries,
-and position biases.
-"""
+"""Tables of the C forward by position: rotary angles, query factors, biases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Provides the quantized matrices of a model's layers, as functions that pack them for
-csrc/products/groups.c.
-"""
+"""Packers of the quantized matrices of a model's layers, for csrc/products/groups.c."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Piece:
     at: int
     """The first of its strips, among the strips of all parts."""
     kind: str | None
-    """Its type in a GGUF file; None if it is in none."""
+    """Type of the part in a GGUF file; None if it is in none."""
 
     def packed(self) -> UInt8[Tensor, "bytes"]:
         """Read it, and pack it alone."""

@@ -1,5 +1,5 @@
-"""Provides the images of sequences to the C forward: rows in place of embeddings, their
-angles, keys they attend to.
+"""Images of sequences in the C forward: rows in place of embeddings, their angles, and
+the keys they attend to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the packed weights that C structs point to: bfloat16 panels, or codes of
-fewer bits.
-"""
+"""Packed weights that C structs point to: bfloat16 panels, or codes of fewer bits."""
 
 from __future__ import annotations
 

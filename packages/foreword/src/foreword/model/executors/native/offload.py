@@ -35,7 +35,7 @@ SLOTS = 2
 csrc/stream.c.
 """
 SHARE = 0.75
-"""Of the free memory, for weights.
+"""Share of the free memory that weights may take.
 
 The rest is for keys, values, and everything else.
 """

@@ -1,5 +1,5 @@
-"""Provides the rotary embeddings of a Hugging Face model as the C forward reads them:
-half-split angles of each layer, and factors of queries.
+"""Rotary embeddings of a Hugging Face model as the C forward reads them: half-split
+angles of each layer, and query factors.
 """
 
 from __future__ import annotations

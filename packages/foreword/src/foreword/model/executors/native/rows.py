@@ -1,6 +1,4 @@
-"""Provides the pool of keys and values of the C forward: pages in the layout of
-csrc/attention/kv.c.
-"""
+"""Key-value pool of the C forward: pages in the layout of csrc/attention/kv.c."""
 
 from __future__ import annotations
 

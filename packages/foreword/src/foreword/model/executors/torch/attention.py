@@ -1,5 +1,5 @@
-"""Provides the attention function that Hugging Face models call: it reads and writes
-our pool under a plan.
+"""Attention function that Hugging Face models call: it reads and writes our pool under
+a plan.
 
 A model's own code is not changed.
 """

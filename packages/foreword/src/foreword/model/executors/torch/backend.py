@@ -1,5 +1,5 @@
-"""Provides the pool backend: a Hugging Face model with our attention function, many
-sequences packed in one forward.
+"""Pool backend: a Hugging Face model with our attention function, many sequences packed
+in one forward.
 """
 
 from __future__ import annotations

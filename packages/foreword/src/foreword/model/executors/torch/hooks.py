@@ -1,5 +1,5 @@
-"""Provides capture of a Hugging Face model's hidden states during its forwards, with
-hooks; its code is not changed.
+"""Captures a Hugging Face model's hidden states with hooks during its forwards; its
+code is not changed.
 """
 
 from __future__ import annotations

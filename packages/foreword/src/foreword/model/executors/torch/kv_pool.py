@@ -1,6 +1,4 @@
-"""Provides the pool of keys and values of torch backends: one tensor of pages
-a layer.
-"""
+"""Key-value pool of torch backends: one tensor of pages a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides the calls by which a memory takes part in a forward of torch."""
+"""Interface of the memories that take part in a torch forward."""
 
 from __future__ import annotations
 

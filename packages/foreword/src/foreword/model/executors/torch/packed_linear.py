@@ -1,5 +1,5 @@
-"""Provides linear layers on CPU with weights packed once for oneDNN: faster, and the
-same bits for any number of rows.
+"""Linear layers on CPU with weights packed once for oneDNN: faster, and the same bits
+for any number of rows.
 
 Measurements are in docs/notes/2026-11-performance.md.
 """

@@ -1,5 +1,5 @@
-"""Provides the packing of many sequences in one forward of a torch module: the tokens,
-positions and pool rows of each read.
+"""Packs many sequences into one forward of a torch module: the tokens, positions and
+pool rows of each read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the plan of a forward of the torch executor: where packed rows are written,
-and the masks of their keys.
+"""Plan of a forward of the torch executor: where packed rows are written, and the masks
+of their keys.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the reader of AWQ: codes of 4 bits packed along the outputs in an
-interleaved order, layout "gemm".
+"""Reader of AWQ: codes of 4 bits packed along the outputs in an interleaved order,
+layout "gemm".
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the readers of bitsandbytes: tables of 16 numbers (NF4, FP4) and a largest
-value a block, or 8 bits.
+"""Readers of bitsandbytes: tables of 16 numbers (NF4, FP4) and a largest value a block,
+or 8 bits.
 """
 
 from __future__ import annotations

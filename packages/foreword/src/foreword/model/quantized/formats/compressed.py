@@ -1,5 +1,5 @@
-"""Provides the reader of compressed-tensors: whole numbers of 4 or 8 bits, packed
-(pack-quantized) or as int8, and floating-point numbers of 4 or 8 bits.
+"""Reader of compressed-tensors: integers of 4 or 8 bits, packed (pack-quantized) or as
+int8, and floating-point numbers of 4 or 8 bits.
 
 Activations are not quantized, whatever the checkpoint says of them: its weights are the
 model.

@@ -1,5 +1,5 @@
-"""Provides matrices of floating-point numbers of 8 and 4 bits, E4M3 and E2M1, which
-several quantization methods store with different scales.
+"""Matrices of floating-point numbers of 8 and 4 bits, E4M3 and E2M1, which several
+quantization methods store with different scales.
 """
 
 from __future__ import annotations

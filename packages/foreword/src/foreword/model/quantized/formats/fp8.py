@@ -1,9 +1,9 @@
-"""Provides the reader of FP8 as DeepSeek-V3 publishes it: E4M3 numbers, and a scale for
-each block of a matrix, which multiplies them.
+"""Reader of FP8 as DeepSeek-V3 publishes it: E4M3 numbers, and a scale that multiplies
+each block of a matrix.
 
 Activations are not quantized, whatever the checkpoint says of them: its weights are the
-model. No whole numbers of 8 bits are in the ratios of E4M3, so weights are dequantized.
-Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2, and transformers'
+model. 8-bit integers cannot hold the ratios of E4M3 numbers, so weights are
+dequantized. Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2, and transformers'
 integrations/finegrained_fp8.py for the names.
 """
 

@@ -1,5 +1,5 @@
-"""Provides the reader of GPTQ: codes of 2, 3, 4 or 8 bits packed along the inputs, a
-scale and a zero point a group.
+"""Reader of GPTQ: codes of 2, 3, 4 or 8 bits packed along the inputs, a scale and a
+zero point a group.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Provides the reader of NVIDIA ModelOpt's checkpoints: FP4 numbers with two levels of
-scales (NVFP4), or FP8 numbers with one.
+"""Reader of NVIDIA ModelOpt's checkpoints: FP4 numbers with two levels of scales
+(NVFP4), or FP8 numbers with one.
 
 Activations are not quantized, whatever the checkpoint says of them. Source:
 modelopt/torch/quantization/qtensor of nvidia-modelopt 0.47.0.

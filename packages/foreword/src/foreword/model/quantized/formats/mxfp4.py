@@ -1,5 +1,5 @@
-"""Provides the reader of MXFP4, the experts of gpt-oss: FP4 numbers, and a power of two
-for every 32 of them.
+"""Reader of MXFP4, the form of gpt-oss's experts: FP4 numbers, and a power of two for
+every 32 of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Provides the reader of torchao's whole numbers of a byte each: Int8Tensor and
-IntxUnpackedToInt8Tensor.
-"""
+"""Reader of torchao's 8-bit integers: Int8Tensor and IntxUnpackedToInt8Tensor."""
 
 from __future__ import annotations
 
