@@ -8,10 +8,10 @@ import pytest
 
 import starter
 from foreword.errors import InvalidRequest
-from foreword.interval import Interval
 from foreword.verify import RULES
 from foreword_lab.bench.rules import Row, as_json, compare, entrants, table
 from foreword_lab.bench.run import Options
+from foreword_train.report.interval import Interval
 
 OPTIONS = Options(
     target=str(starter.target()),

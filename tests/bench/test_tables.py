@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from foreword.interval import Interval
-from foreword.tables import BARE, Column, Table, figure, share
+from foreword.cli.common.tables import BARE, Column, Table, figure, share
+from foreword_train.report.interval import Interval
 
 
 @dataclass(frozen=True)

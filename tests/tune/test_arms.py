@@ -10,13 +10,13 @@ from foreword import LLM, Recording
 from foreword.engine.arms import Arms
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import what_if
-from foreword.interval import Interval
 from foreword.prompts import load
 from foreword_lab.bench.run import render, spread
 from foreword_lab.tune.arms import Search, _best, choose, speeds
 from foreword_lab.tune.chosen import Arm, Chosen, Confirmation, Limits, Prediction
 from foreword_lab.tune.chosen_page import page
 from foreword_lab.tune.timed import RoundPrices, Spent, TimedArm, params_of, typical
+from foreword_train.report.interval import Interval
 
 QUICK = {"tokens": 16, "minutes": 0.02}
 

@@ -9,10 +9,10 @@ import pytest
 
 import starter
 from foreword.errors import InvalidRequest
-from foreword.interval import Interval
 from foreword_lab.bench.batches.together import TURNS, Row, Together, together
 from foreword_lab.bench.peers import hf
 from foreword_lab.bench.run import Options
+from foreword_train.report.interval import Interval
 
 METHODS = ("ngram", "lm", "oracle")
 

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
 from foreword.errors import InvalidRequest, ModelError
-from foreword.interval import Interval
 from foreword.model import Model
 from foreword.model.cost import Cost
 from foreword_lab.bench.inflate.model import SHAPES, shape_of
@@ -27,6 +26,7 @@ from foreword_lab.bench.roofline.limit import (
 )
 from foreword_lab.bench.roofline.passes import Pass
 from foreword_lab.bench.roofline.roof import Roof
+from foreword_train.report.interval import Interval
 from tiny_models import build
 
 

@@ -25,11 +25,11 @@ from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod, words
 from foreword.model.backend import CanEnd
-from foreword.model.kv.kept import PrefixFile
 from foreword.wanted import dropped_when
 from foreword_server.answer import Answer, Call
 from foreword_server.batches.store import Store
 from foreword_server.errors import ApiError, PrivatePaths, stopping
+from foreword_server.kept_prefixes import PrefixFile
 from foreword_server.limits import Limits
 from foreword_server.log import Log, reported
 from foreword_server.metrics import Metrics

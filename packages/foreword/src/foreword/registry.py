@@ -240,7 +240,7 @@ BUDGETS: Registry[Any] = Registry(
     "foreword.budget.base:DraftBudget",
     {
         "adaptive": "foreword.budget.adaptive:AdaptiveBudget",
-        "heuristic": "foreword.budget.stopping:HeuristicBudget",
+        "heuristic": "foreword.budget.heuristic:HeuristicBudget",
         "confidence": "foreword.budget.stopping:ConfidenceBudget",
         "svip": "foreword.budget.stopping:SvipBudget",
         "adaedl": "foreword.budget.stopping:AdaEdlBudget",

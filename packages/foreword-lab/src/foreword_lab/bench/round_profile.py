@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from foreword.tables import Table, figure_column, name_column
+from foreword.cli.common.tables import Table, figure_column, name_column
 from foreword_lab.bench.decoding import STEPS, Decoding
 from foreword_lab.bench.report import Report, Row
 

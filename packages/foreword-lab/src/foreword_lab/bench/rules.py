@@ -16,6 +16,7 @@ import numpy as np
 
 from foreword import bundled
 from foreword.budget import FixedBudget
+from foreword.cli.common.tables import Column, Look, Table, name_column, row_json
 from foreword.draft import method
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
@@ -29,7 +30,6 @@ from foreword.model import (
 )
 from foreword.prompts import load
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
-from foreword.tables import Column, Look, Table, name_column, row_json
 from foreword.types import Request, SamplingParams
 from foreword.types.params import NODES
 from foreword.verify import Rule

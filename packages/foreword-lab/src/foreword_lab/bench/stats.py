@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from foreword.errors import InvalidRequest
-from foreword.interval import RESAMPLES, Interval, resamples
+from foreword_train.report.interval import RESAMPLES, Interval, resamples
 
 
 def median_of(samples: Sequence[float], *, seed: int = 0) -> Interval:

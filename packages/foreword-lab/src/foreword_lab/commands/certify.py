@@ -15,8 +15,8 @@ from foreword.cli.common.bundles import bundled
 from foreword.cli.common.early import STDOUT
 from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
+from foreword.cli.common.tables import BARE, Column, Table, name_column
 from foreword.options import ModelOptions, keywords
-from foreword.tables import BARE, Column, Table, name_column
 
 if TYPE_CHECKING:
     from foreword_lab.certify.report import Certificate, Check

@@ -18,7 +18,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from foreword.cli.common import early, render
-from foreword.tables import BARE, Column, Table, figure, name_column, share
+from foreword.cli.common.tables import BARE, Column, Table, figure, name_column, share
 
 if TYPE_CHECKING:
     from foreword.types import Delta, Origin

@@ -17,11 +17,11 @@ from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled, open_llm
 from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
+from foreword.cli.common.tables import WIDE, Column, Table, figure, figure_column, share
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, HEAD, MODEL
 from foreword.settings_file import BUNDLED, NAME, DraftingFile
-from foreword.tables import WIDE, Column, Table, figure, figure_column, share
 from foreword_lab.commands import bench_options
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.tables import BARE, Column, Table
+from foreword.cli.common.tables import BARE, Column, Table
 from foreword_lab.commands.demo_view import Scene, page_file
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled, open_llm
 from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
+from foreword.cli.common.tables import BARE, WIDE, Column, Table, figure_column
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, PLAIN
-from foreword.tables import BARE, WIDE, Column, Table, figure_column
 
 if TYPE_CHECKING:
     from rich.text import Text

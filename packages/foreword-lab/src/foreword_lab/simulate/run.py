@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from foreword.cli.common.tables import Column, Table
 from foreword.errors import InvalidRequest
-from foreword.tables import Column, Table
 from foreword_lab.bench.stats import percentiles
 from foreword_lab.simulate.cluster import Cluster, Outcome
 from foreword_lab.simulate.costs import ReplicaCosts

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from foreword.interval import Interval
 from foreword.options import NODES
 from foreword_lab.theory.formulas import (
     PassCost,
@@ -22,6 +21,7 @@ from foreword_lab.theory.formulas import (
 )
 from foreword_lab.theory.outlook import SHOWN, Outlook
 from foreword_lab.theory.report import HeatReport, TheoryReport
+from foreword_train.report.interval import Interval
 
 INK = "#22303c"
 FAINT = "#d9dee3"

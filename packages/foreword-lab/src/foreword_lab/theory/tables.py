@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from foreword.tables import RULED, Column, Table, figure_column, name_column
+from foreword.cli.common.tables import RULED, Column, Table, figure_column, name_column
 from foreword_lab.theory.formulas import expected_tokens, operations, speed_up
 from foreword_lab.theory.outlook import Outlook
 
 if TYPE_CHECKING:
-    from foreword.interval import Interval
     from foreword_lab.theory.report import HeatReport, Point
+    from foreword_train.report.interval import Interval
 
 LEFT = replace(RULED, title_justify="left")
 ROWS = 8

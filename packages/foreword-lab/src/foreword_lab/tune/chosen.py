@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from foreword.interval import Interval
 from foreword.registry import DEFAULT_RULE
+from foreword_train.report.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)

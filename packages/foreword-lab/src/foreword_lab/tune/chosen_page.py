@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from html import escape
 
+from foreword.cli.common.tables import figure
 from foreword.registry import PLAIN
-from foreword.tables import figure
 from foreword_lab.html_page import document, elements, table
 from foreword_lab.tune.chosen import Arm, Chosen, Prediction
 

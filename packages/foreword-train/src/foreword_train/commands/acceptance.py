@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.tables import BARE, Column, Table
+from foreword.cli.common.tables import BARE, Column, Table
 from foreword_train.commands.data import Files
 
 Out = Annotated[

@@ -17,8 +17,8 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.options import examples
+from foreword.cli.common.tables import BARE, Column, Table
 from foreword.errors import InvalidRequest
-from foreword.tables import BARE, Column, Table
 from foreword_train.commands.data import Files
 from foreword_train.registry import LOSSES, TRAIN_OPTIONS, TrainOptions
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from foreword.interval import Interval, resamples
 from foreword.types.stats import Stats
+from foreword_train.report.interval import Interval, resamples
 
 RESAMPLES = 1000
 ALL = "all"

@@ -11,12 +11,8 @@ from collections.abc import Callable
 from foreword.budget.adaptive import AdaptiveBudget
 from foreword.budget.base import DraftBudget, FixedBudget, Measure, RoundResult
 from foreword.budget.costs import Costs
-from foreword.budget.stopping import (
-    AdaEdlBudget,
-    ConfidenceBudget,
-    HeuristicBudget,
-    SvipBudget,
-)
+from foreword.budget.heuristic import HeuristicBudget
+from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.errors import InvalidRequest
 from foreword.registry import BUDGETS, DEFAULT_BUDGET
 

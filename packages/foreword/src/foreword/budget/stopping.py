@@ -1,5 +1,4 @@
-"""Budgets that extend the chain while the drafter is confident, and the schedule of
-transformers.
+"""Budgets that extend the chain while the drafter is confident.
 
 They read the distribution that follows a prefix, never a sample from it.
 """
@@ -15,10 +14,8 @@ from foreword.budget.base import DraftBudget, RoundResult
 from foreword.sampling.draw import entropy, probs
 from foreword.types import Request
 
-THRESHOLD = 0.4
-"""Default of transformers' `assistant_confidence_threshold`."""
-MOST = 40
-"""Longest chain."""
+LONGEST_CHAIN = 40
+"""Tokens. As in the public code of SVIP and AdaEDL."""
 
 
 class ConfidenceBudget(DraftBudget):
@@ -32,8 +29,10 @@ class ConfidenceBudget(DraftBudget):
 
     summary = "extend the chain while the likeliest next token is likely"
     chains = True
+    THRESHOLD = 0.4
+    """Default of transformers' `assistant_confidence_threshold`."""
 
-    def __init__(self, threshold: float = THRESHOLD, most: int = MOST) -> None:
+    def __init__(self, threshold: float = THRESHOLD, most: int = LONGEST_CHAIN) -> None:
         self.threshold, self.most = threshold, most
 
     def nodes(self, request: Request, others: int) -> int:
@@ -49,17 +48,6 @@ class ConfidenceBudget(DraftBudget):
         return probability < self.threshold
 
 
-SHARE = 0.15
-"""c: assumed ratio of the distance to the target to the drafter's entropy.
-
-As in the public code.
-"""
-THRESHOLD = 0.3
-"""h, likewise."""
-MOST = 40
-"""Tokens. Longest chain, likewise."""
-
-
 class SvipBudget(DraftBudget):
     """Stop rule: the chain ends where sqrt(c H(q)) > h, a bound on the distance of q
     from p; at least one draft token.
@@ -70,9 +58,18 @@ class SvipBudget(DraftBudget):
 
     summary = "SVIP: extend the chain until the drafter's entropy is too large"
     chains = True
+    SHARE = 0.15
+    """c: assumed ratio of the distance to the target to the drafter's entropy, as in
+    the public code.
+    """
+    THRESHOLD = 0.3
+    """h, likewise."""
 
     def __init__(
-        self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST
+        self,
+        threshold: float = THRESHOLD,
+        share: float = SHARE,
+        most: int = LONGEST_CHAIN,
     ) -> None:
         self.threshold = threshold
         self.share = share
@@ -91,20 +88,6 @@ class SvipBudget(DraftBudget):
         return math.sqrt(self.share * nats) > self.threshold
 
 
-SHARE = 0.2
-"""gamma: the acceptance probability is assumed to be at least 1 - sqrt(gamma H(q))."""
-THRESHOLD = 0.4
-"""lambda at the start."""
-TARGET = 0.9
-"""Acceptance rate that the threshold steers toward."""
-STEP = 0.01
-INERTIA = 0.9
-MEMORY = 0.5
-"""Step of the threshold, its smoothing, and the weight of the past in the measured
-acceptance rate.
-"""
-
-
 class AdaEdlBudget(SvipBudget):
     """Stop rule: the chain ends where 1 - sqrt(gamma H(q)) < lambda; it has at least
     one draft token.
@@ -115,12 +98,29 @@ class AdaEdlBudget(SvipBudget):
     """
 
     summary = "AdaEDL: as svip, with a threshold that follows the measured acceptance"
+    SHARE = 0.2
+    """gamma: the acceptance probability is assumed to be at least
+    1 - sqrt(gamma H(q)).
+    """
+    THRESHOLD = 0.4
+    """lambda at the start."""
+    TARGET = 0.9
+    """Acceptance rate that the threshold steers toward."""
+    STEP = 0.01
+    """Change of lambda in a round, before it is smoothed."""
+    INERTIA = 0.9
+    """Weight of the old lambda beside the new one."""
+    MEMORY = 0.5
+    """Weight of the past in the measured acceptance rate."""
 
     def __init__(
-        self, threshold: float = THRESHOLD, share: float = SHARE, most: int = MOST
+        self,
+        threshold: float = THRESHOLD,
+        share: float = SHARE,
+        most: int = LONGEST_CHAIN,
     ) -> None:
         super().__init__(threshold, share, most)
-        self._kept = TARGET
+        self._acceptance = self.TARGET
 
     def doubts(self, nats: float) -> bool:
         """An entropy so large is too uncertain."""
@@ -129,47 +129,15 @@ class AdaEdlBudget(SvipBudget):
     def learn(self, request: Request, outcome: RoundResult) -> None:
         if not outcome.drafted:
             return
-        self._kept = (
-            MEMORY * self._kept + (1 - MEMORY) * outcome.accepted / outcome.drafted
+        acceptance = outcome.accepted / outcome.drafted
+        self._acceptance = (
+            self.MEMORY * self._acceptance + (1 - self.MEMORY) * acceptance
         )
-        if outcome.drafted < self.most:
-            moved = self.threshold + (STEP if self._kept < TARGET else -STEP)
-            # Clamped to probabilities: from beyond, it would take as long to come back
-            # as it took to go there.
-            self.threshold = min(
-                max(INERTIA * self.threshold + (1 - INERTIA) * moved, 0.0), 1.0
-            )
-
-
-START = 5
-"""Draft tokens in the first round of a request."""
-MORE, FEWER = 2, 1
-"""Draft tokens added after a fully accepted round, and removed after any other."""
-
-
-class HeuristicBudget(DraftBudget):
-    """`num_assistant_tokens_schedule="heuristic_transient"` of transformers: a count
-    for each request, at least 1.
-
-    A tree counts as fully accepted if its longest branch is.
-    """
-
-    summary = (
-        "transformers' schedule: two more after a fully accepted round, else one fewer"
-    )
-
-    def __init__(self, start: int = START) -> None:
-        self._start = start
-        self._counts: dict[int, int] = {}
-
-    def nodes(self, request: Request, others: int) -> int:
-        return self._counts.get(request.id, self._start)
-
-    def learn(self, request: Request, outcome: RoundResult) -> None:
-        if not outcome.drafted:
+        if outcome.drafted == self.most:
             return
-        kept_all, count = outcome.accepted == outcome.drafted, self.nodes(request, 0)
-        self._counts[request.id] = count + MORE if kept_all else max(1, count - FEWER)
-
-    def release(self, request: Request) -> None:
-        self._counts.pop(request.id, None)
+        step = self.STEP if self._acceptance < self.TARGET else -self.STEP
+        moved = self.threshold + step
+        smoothed = self.INERTIA * self.threshold + (1 - self.INERTIA) * moved
+        # Clamped to probabilities: from beyond, it would take as long to come back as
+        # it took to go there.
+        self.threshold = min(max(smoothed, 0.0), 1.0)

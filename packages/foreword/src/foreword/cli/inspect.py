@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled
+from foreword.cli.common.tables import BARE, Column, Table
 from foreword.options import ModelOptions, keywords
 from foreword.registry import (
     DEFAULT_METHOD,
@@ -22,7 +23,6 @@ from foreword.registry import (
     SHARED_TEXT,
     SHARED_TOKENS,
 )
-from foreword.tables import BARE, Column, Table
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM

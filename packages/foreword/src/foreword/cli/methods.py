@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from foreword.cli.common import options, render
+from foreword.cli.common.tables import BARE, Column, Table
 from foreword.entries import package
 from foreword.errors import ForewordError
 from foreword.registry import AUTO, DEFAULT_MEMBERS, METHODS, OWN_METHODS, PLAIN, Method
-from foreword.tables import BARE, Column, Table
 
 
 def methods(as_json: options.AsJson = False) -> None:

@@ -1,6 +1,6 @@
 """Encoder-decoder targets: how their texts begin and end, and forbidden tokens.
 
-A prompt is the source, which the encoder reads once. The text of a sequence is what the
+A prompt is the source, which the encoder reads once. The text of a request is what the
 decoder reads.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
@@ -17,14 +16,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.encoder import is_seq2seq, reads_sound
 from foreword.model.loading.config import SPEECH
 from foreword.sampling.suppressed import Suppressed
-from foreword.types import Features, SamplingParams
-
-SOURCE = 11
-"""Tokens. Length of the source under which backends are checked and timed."""
-_PROBES: WeakKeyDictionary[PreTrainedModel, Features] = WeakKeyDictionary()
-"""By model, the sound under which it is checked and timed: an encoder of sound takes
-seconds, and runs once.
-"""
+from foreword.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

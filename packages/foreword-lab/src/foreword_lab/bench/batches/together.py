@@ -17,10 +17,10 @@ from typing import Any
 from rich.markup import escape
 
 from foreword.budget import policy
+from foreword.cli.common.tables import Column, Table, name_column, row_json
 from foreword.errors import InvalidRequest
 from foreword.native.machine import machine, versions
 from foreword.prompts import load
-from foreword.tables import Column, Table, name_column, row_json
 from foreword_lab.bench.engine_entry import EngineEntry, Served
 from foreword_lab.bench.exclusions import Exclusions, left_out
 from foreword_lab.bench.lineup import OUTSIDE, PLAIN_ROW, Lineup, lineup

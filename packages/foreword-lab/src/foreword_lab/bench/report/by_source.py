@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from foreword.tables import Column, Table
+from foreword.cli.common.tables import Column, Table
 from foreword_lab.bench.lineup import OUTSIDE, PLAIN_ROW
 from foreword_lab.bench.records import Results, costs_of, source_of
 from foreword_lab.bench.stats import Interval, speedup

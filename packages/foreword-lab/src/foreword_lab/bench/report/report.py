@@ -11,7 +11,15 @@ from typing import Any
 from rich.console import Group
 from rich.markup import escape
 
-from foreword.tables import ENDS, Column, Table, figure, name_column, row_json, share
+from foreword.cli.common.tables import (
+    ENDS,
+    Column,
+    Table,
+    figure,
+    name_column,
+    row_json,
+    share,
+)
 from foreword_lab.bench.decoding import (
     Decoding,
     decode_speed,

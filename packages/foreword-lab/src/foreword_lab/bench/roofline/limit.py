@@ -12,13 +12,13 @@ from typing import Any, TypeAlias, cast
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foreword.cli.common.tables import Column, Table, figure, name_column, share
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.cost import measured
 from foreword.model.kv.limit import key_bytes
 from foreword.model.loading.options import device_named
 from foreword.options import LoadingOptions
-from foreword.tables import Column, Table, figure, name_column, share
 from foreword_lab.bench.inflate.model import SHAPES
 from foreword_lab.bench.lineup import Weights, weights
 from foreword_lab.bench.roofline.passes import (

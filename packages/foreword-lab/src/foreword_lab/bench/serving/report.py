@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rich.markup import escape
 
-from foreword.tables import Column, Table, figure, name_column
+from foreword.cli.common.tables import Column, Table, figure, name_column
 from foreword_lab.bench.exclusions import left_out
 from foreword_lab.bench.report import held_line
 from foreword_lab.bench.serving.load import Load

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import starter
 from foreword import LLM, InvalidRequest, SamplingParams
-from foreword.model.kv.kept import PrefixFile
+from foreword_server.kept_prefixes import PrefixFile
 from grids import NEEDS_C
 
 PROMPT = "The river rose in the night and the miller moved his grain upstairs. " * 12
