@@ -20,12 +20,13 @@ class Shared(Generic[Held]):
     """
 
     def __init__(
-        self, unused: int = 0, size: Callable[[Held], int] = lambda _: 1
+        self, room: int = 0, size: Callable[[Held], int] = lambda _: 1
     ) -> None:
-        """`unused`: sum of the sizes of the objects kept for later that nothing else
-        holds.
+        """`room`: sizes, in all, of the objects that were used last; older ones are
+        freed as soon as nothing else uses them.
         """
-        self._unused, self._size = unused, size
+        self._room = room
+        self._size = size
         self._alive: WeakValueDictionary[Hashable, Held] = WeakValueDictionary()
         self._last: OrderedDict[Hashable, Held] = OrderedDict()
         self._held = 0
@@ -42,14 +43,14 @@ class Shared(Generic[Held]):
 
         Raises what `make` raises.
         """
-        found = self._alive.get(key)
-        if found is None:
-            found = self._alive[key] = make()
+        shared = self._alive.get(key)
+        if shared is None:
+            shared = self._alive[key] = make()
         if key not in self._last:
-            self._held += self._size(found)
-        self._last[key] = found
+            self._held += self._size(shared)
+        self._last[key] = shared
         self._last.move_to_end(key)
-        while self._held > self._unused:
+        while self._held > self._room:
             _, oldest = self._last.popitem(last=False)
             self._held -= self._size(oldest)
-        return found
+        return shared

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -50,8 +51,6 @@ class Engine:
         self.default = self.speculator(drafter, rule, budget)
         self.clock = Clock()
         self.meter = Meter()
-        self._others: dict[int, Speculator] = {}
-        """Request id -> speculator, for requests that do not use the default one."""
         self._failed: list[tuple[Request, BaseException]] = []
         """Requests whose commit failed in this round, with the error."""
 
@@ -69,9 +68,8 @@ class Engine:
         return Speculator(self.target, drafter, rule, budget)
 
     def add(self, request: Request, speculator: Speculator | None = None) -> None:
-        """Queue a request, with its own speculator or the default one."""
-        if speculator is not None and speculator is not self.default:
-            self._others[request.id] = speculator
+        """Queue a request with this speculator, the one that it has, or the default."""
+        request.speculator = speculator or request.speculator or self.default
         self.scheduler.add(request)
 
     def abort(self, request: Request) -> None:
@@ -101,11 +99,17 @@ class Engine:
         with self.target.single_torch_thread():
             for request in [one for one in self.scheduler.running if one.finish_reason]:
                 self._retire(request)  # an interrupt skipped this in the last round
-            for speculator in {
-                id(one.drafter): one for one in (self.default, *self._others.values())
-            }.values():
-                speculator.rest(self.clock.total)
+            self._rest()
             return self._round()
+
+    def _rest(self) -> None:
+        """Let every drafter in use work between the rounds: once, also where several
+        speculators share it.
+        """
+        speculators = [self.default, *map(self._of, self.scheduler.running)]
+        by_drafter = {id(each.drafter): each for each in speculators}
+        for speculator in by_drafter.values():
+            speculator.rest(self.clock.total)
 
     def _round(self) -> list[Delta]:
         scheduled = self._schedule()
@@ -179,8 +183,6 @@ class Engine:
 
     def _sub_batches(self, scheduled: list[ScheduledRequest]) -> list[SubBatch]:
         """Group the entries that write by their speculator."""
-        if not self._others:
-            return self.default.begin(scheduled)
         groups: dict[int, tuple[Speculator, list[ScheduledRequest]]] = {}
         for entry in scheduled:
             speculator = self._of(entry.request)
@@ -192,7 +194,7 @@ class Engine:
         ]
 
     def _of(self, request: Request) -> Speculator:
-        return self._others.get(request.id, self.default)
+        return cast("Speculator", request.speculator or self.default)
 
     # ---- score
 
@@ -366,7 +368,6 @@ class Engine:
         self.scheduler.retire(request)
         self.target.close(request.id)
         self._of(request).release(request)
-        self._others.pop(request.id, None)
 
     @property
     def drafter(self) -> Drafter:

@@ -36,8 +36,8 @@ from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
 UNUSED = 16
-"""SpeculatorCache that no request uses and that stay in memory, with their drafters and
-what they have learnt.
+"""Speculators that stay in memory though no request uses them, with their drafters
+and what these have learnt.
 """
 
 
@@ -68,7 +68,7 @@ class SpeculatorCache:
         self._members: Shared[Drafter] = Shared()
         """By name and source, for ensembles and alone."""
         self._drafters: Shared[Drafter] = Shared()
-        """By method. SpeculatorCache hold them."""
+        """By method; speculators hold them."""
         self._speculators: Shared[Speculator] = Shared(UNUSED)
         self._loading = ThreadPoolExecutor(1, "foreword-loading")
         """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""

@@ -1,3 +1,1 @@
-"""Evidence that drafting changes no text on the user's own pair, machine or server:
-checks, their statistics, and the report of them.
-"""
+"""The certificate of a server: checks over HTTP, without its models."""

@@ -59,7 +59,7 @@ class Source:
     seed: int
     neutral: dict[str, object]
     is_raw: bool
-    """Whether the temperature changes no log-probability."""
+    """Whether log-probabilities are those before the temperature."""
     until: float
     """Share of the time after which it ends."""
 
