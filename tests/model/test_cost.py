@@ -4,11 +4,11 @@ a model.
 
 import json
 import os
+from operator import attrgetter
 
 import pytest
 
 from foreword.model import Mode, Model, measure
-from foreword.model.backend import Backend
 from foreword.model.cost import NEAR, POINTS, Cost, Point, _fitted, known, measured
 from foreword_lab.bench.timed import timed
 from tiny_models import build
@@ -18,15 +18,12 @@ LOOK = 5
 COST = Cost(
     {1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001
 )
+sizes = attrgetter("backend", "vocab", "context")
 
 
 @pytest.fixture
 def model() -> Model:
     return Model(build("llama"))
-
-
-def sizes(model: Model) -> tuple[Backend, int, int]:
-    return model.backend, model.vocab, model.context
 
 
 @pytest.fixture
