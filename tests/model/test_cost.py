@@ -4,6 +4,7 @@ a model.
 
 import json
 import os
+from operator import attrgetter
 
 import pytest
 
@@ -17,6 +18,7 @@ LOOK = 5
 COST = Cost(
     {1: 1.0, 2: 1.0, 4: 3.0}, context=100, per_token=0.01, per_token_and_row=0.001
 )
+sizes = attrgetter("backend", "vocab", "context")
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_impossible_seconds_are_refused(table):
 
 
 def test_more_rows_never_cost_less_in_what_is_measured(model):
-    found = measured(model)
+    found = measured(*sizes(model))
     assert sorted(found.seconds) == [1, 2, 4, 8, 12, 16, 32, 64]
     assert list(found.seconds.values()) == sorted(found.seconds.values())
     assert found.context == NEAR
@@ -100,41 +102,41 @@ def test_more_rows_never_cost_less_in_what_is_measured(model):
 
 
 def test_no_time_is_enough_for_one_row(model):
-    assert list(measured(model, seconds=0.0).seconds) == [1]
+    assert list(measured(*sizes(model), seconds=0.0).seconds) == [1]
 
 
 def test_slow_model_is_measured_at_one_and_many_rows(model):
     # 256 rows do not fit in its context
-    assert list(measured(model, seconds=1e-6).seconds) == [1, 64]
+    assert list(measured(*sizes(model), seconds=1e-6).seconds) == [1, 64]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_model_that_cannot_go_back_is_measured_too():
     model = Model(build("mamba"))
     assert model.mode not in (Mode.TREE, Mode.CHAIN)
-    found = measured(model)
+    found = measured(*sizes(model))
     assert found.seconds[1] > 0
     assert (found.per_token, found.per_token_and_row) == (0, 0)
 
 
 def test_what_is_kept_comes_back_as_it_was(model, tmp_path, trusted):
-    first = known(model, {"model": "a"}, tmp_path)
+    first = known(*sizes(model), {"model": "a"}, tmp_path)
     backend = timed(model)
-    assert known(model, {"model": "a"}, tmp_path) == first
+    assert known(*sizes(model), {"model": "a"}, tmp_path) == first
     looked = backend.reads
     assert looked <= LOOK
-    known(model, {"model": "b"}, tmp_path)
+    known(*sizes(model), {"model": "b"}, tmp_path)
     assert backend.reads > 3 * looked
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_table_that_the_machine_outruns_is_measured_again(model, tmp_path):
-    first = known(model, {}, tmp_path)
+    first = known(*sizes(model), {}, tmp_path)
     (file,) = tmp_path.iterdir()
     held = json.loads(file.read_text())
     slow = {rows: 100 * seconds for rows, seconds in held["seconds"].items()}
     file.write_text(json.dumps(held | {"seconds": slow}))
-    assert known(model, {}, tmp_path).seconds[1] < 50 * first.seconds[1]
+    assert known(*sizes(model), {}, tmp_path).seconds[1] < 50 * first.seconds[1]
     assert json.loads(file.read_text())["seconds"]["1"] < slow["1"] / 2
 
 
@@ -174,14 +176,14 @@ DAMAGES = {
 
 
 def test_damaged_or_foreign_file_is_measured_again(model, tmp_path):
-    first = known(model, {}, tmp_path)
+    first = known(*sizes(model), {}, tmp_path)
     (file,) = tmp_path.iterdir()
     whole = json.loads(file.read_text())
     backend = timed(model)
     for name, damage in DAMAGES.items():
         file.write_text(damage(whole))
         before = backend.reads
-        again = known(model, {}, tmp_path)
+        again = known(*sizes(model), {}, tmp_path)
         assert backend.reads - before > LOOK, name
         assert sorted(again.seconds) == sorted(first.seconds), name
         assert json.loads(file.read_text()).keys() == whole.keys(), name
@@ -192,18 +194,18 @@ def test_damaged_or_foreign_file_is_measured_again(model, tmp_path):
 )
 def test_unwritable_folder_costs_a_measurement_only(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert known(model, {}, tmp_path / "file" / "costs").seconds[1] > 0
+    assert known(*sizes(model), {}, tmp_path / "file" / "costs").seconds[1] > 0
 
 
 def test_relative_cache_is_ignored(model, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert known(model, {}).seconds[1] > 0
+    assert known(*sizes(model), {}).seconds[1] > 0
     assert [file.name for file in tmp_path.iterdir()] == ["home"]
     assert (
         len(list((tmp_path / "home" / ".cache" / "foreword" / "costs").iterdir())) == 1
     )
     monkeypatch.setenv("HOME", "nowhere")
-    assert known(model, {}).seconds[1] > 0
+    assert known(*sizes(model), {}).seconds[1] > 0
     assert not (tmp_path / "nowhere").exists()

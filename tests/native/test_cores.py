@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from foreword.native import bandwidth
-from foreword.native.bandwidth import UNIT, _library
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cores
+from foreword_lab.bench.roofline import timing
+from foreword_lab.bench.roofline.timing import UNIT, _library
 
 LIMIT = """
 from pathlib import Path
@@ -87,14 +87,14 @@ def test_torch_takes_no_more_threads_than_cores(chosen, threads):
 @pytest.mark.parametrize("units", [1, 2, 7])
 def test_every_word_is_read_once(units):
     words = torch.randint(2**62, (units * UNIT // 8,))
-    assert bandwidth.read(words) == int(
+    assert timing.read(words) == int(
         words.numpy().astype(np.uint64).sum(dtype=np.uint64)
     )
 
 
 def test_without_a_compiler_torch_reads(monkeypatch):
-    monkeypatch.setattr(bandwidth, "_library", lambda: None)
-    assert bandwidth.read(torch.ones(UNIT)) == UNIT
+    monkeypatch.setattr(timing, "_library", lambda: None)
+    assert timing.read(torch.ones(UNIT)) == UNIT
 
 
 PROGRAM = Path(__file__).with_name("threads.c")

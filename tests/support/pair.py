@@ -18,7 +18,7 @@ from foreword_train.devices import Devices, OneDevice
 from foreword_train.log import Row
 from foreword_train.losses import LOSSES
 from foreword_train.task import TrainContext, TrainTask
-from foreword_train.trainer import Task, Trainer, TrainingConfig
+from foreword_train.trainer import Trainer, TrainingConfig
 from running import tokenizer
 
 VOCAB = 320
@@ -183,7 +183,7 @@ def served_logits(
     return logits
 
 
-def check_packed(task: Task, pieces: list[Piece]) -> None:
+def check_packed(task: TrainTask, pieces: list[Piece]) -> None:
     """Records that share a block are learnt as if each were alone."""
     together = task.loss(task.module, stack([Block.of(pieces, 32)]))
     alone = sum(

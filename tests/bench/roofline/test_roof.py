@@ -7,10 +7,10 @@ from transformers import AutoModelForCausalLM
 
 import starter
 from foreword.model import Model
-from foreword.native.peaks import BYTES, SMALL, WHOLE, peak
+from foreword_lab.bench.roofline import roof
 from foreword_lab.bench.roofline.limit import LimitOptions, limits
 from foreword_lab.bench.roofline.passes import prompts
-from foreword_lab.bench.roofline.roof import Roof, Work, attention, shapes, works
+from foreword_lab.bench.roofline.roof import BYTES, SMALL, WHOLE, Roof, Work
 from grids import NEEDS_C
 from tiny_models import build
 
@@ -50,10 +50,10 @@ def counted(form: str | None) -> tuple[dict[tuple[int, bool], Work], int, int]:
         for name, part in hf.named_modules()
         if isinstance(part, nn.Linear) and name != "lm_head"
     )
-    head, sizes = hf.lm_head.weight.numel(), shapes(hf)
+    head, sizes = hf.lm_head.weight.numel(), roof.shapes(hf)
     model = Model(hf)
     model.quantize(form)
-    found = works(model, sizes)
+    found = roof.works(model, sizes)
     return {(work.form, work.head): work for work in found}, inside, head
 
 
@@ -72,19 +72,19 @@ def test_works_are_those_of_the_matrices(given, form, bits):
 
 
 def test_models_that_rows_do_not_share_alike_have_no_works():
-    assert shapes(build("mixtral")) == []
-    assert works(Model(build("llama")), []) == ()
+    assert roof.shapes(build("mixtral")) == []
+    assert roof.works(Model(build("llama")), []) == ()
 
 
 def test_attention_multiplies_keys_and_values():
     config = build("llama").config
     heads = config.num_attention_heads * config.head_dim
-    assert attention(build("llama")) == 2 * config.num_hidden_layers * heads
+    assert roof.attention(build("llama")) == 2 * config.num_hidden_layers * heads
 
 
 @NEEDS_C
 def test_every_form_has_a_peak():
-    assert all(peak(form) > 0 for form in range(4))
+    assert all(roof.peak(form) > 0 for form in range(4))
 
 
 @NEEDS_C

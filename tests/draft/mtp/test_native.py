@@ -83,7 +83,7 @@ def test_one_call_grows_the_tree_that_levels_grow(temperature):
     for at_once in (True, False):
         drafter = served(MtpOptions(unroll=2), "bfloat16")
         if not at_once:
-            drafter._tree_grower = None
+            drafter._at_once = lambda *_: False
         params = SamplingParams(temperature=temperature, max_tokens=64)
         eos = target("bfloat16").eos
         one = Request(1, text(), 12, params, seed=7, eos=eos)

@@ -303,7 +303,7 @@ def test_what_it_costs_is_measured_without_reading_a_text_anew(monkeypatch):
     model, again = copy.copy(target()), list[int]()
     backend = timed(model)  # a benchmark looks on
     monkeypatch.setattr(recurrent, "_read_again", lambda *given: again.append(1))
-    assert measured(model, seconds=0.2).seconds[8] > 0
+    assert measured(backend, model.vocab, model.context, seconds=0.2).seconds[8] > 0
     assert again == []
     assert backend.reads > 8
     assert states_of(backend) == {}

@@ -211,9 +211,9 @@ async def _statuses(pool: Pool, count: int) -> list[int]:
 
 def test_replica_that_fails_fast_gets_few_requests(clock):
     broken, good = Engine(500), Engine(200)
-    first = Replica("0", broken, ready=True)
+    first = Replica("0", broken.ask, ready=True)
     # the other one is always busier, so each request would go to the one that fails
-    pool = Pool([first, Replica("1", good, ready=True, running=3)])
+    pool = Pool([first, Replica("1", good.ask, ready=True, running=3)])
     found = statuses(pool, 50)
     assert (broken.asked, found.count(500)) == (FAILURES, FAILURES)
     assert first.state == "failing"
@@ -229,12 +229,12 @@ def test_replica_that_fails_fast_gets_few_requests(clock):
 
 def test_last_replica_is_asked_however_often_it_fails(clock):
     broken = Engine(500)
-    pool = Pool([Replica("0", broken, ready=True), Replica("1", Engine(200))])
+    pool = Pool([Replica("0", broken.ask, ready=True), Replica("1", Engine(200).ask)])
     assert statuses(pool, 20) == [500] * 20
 
 
 def test_stopped_replicas_are_not_waited_for():
-    pool = Pool([Replica("0", Engine(200))])
+    pool = Pool([Replica("0", Engine(200).ask)])
     pool.draining = True
     with pytest.raises(ApiError, match="the server stops"):
         statuses(pool, 1)

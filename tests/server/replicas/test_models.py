@@ -113,7 +113,7 @@ def test_models_take_turns_and_clients_see_that_the_server_lives(
     async def main() -> None:
         begun = await begin(Log())
         limits = Limits(1, None, None)
-        router = Router(Settings(port=0), begun.models, Log(), limits, PrivatePaths())
+        router = Router(Settings(port=0), Log(), limits, PrivatePaths(), begun.models)
         transport = httpx.ASGITransport(build_router(router, None, begun.stop))
         client = dict(base_url="http://localhost", transport=transport, timeout=300)
         try:

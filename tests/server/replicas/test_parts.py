@@ -226,21 +226,19 @@ def test_log_is_complete_before_a_client_has_all(kind):
 
     about = {"completion_tokens": 3}
     framed = Framed(Frame(kind, b"text"), Frame("log", about=about))
-    pool = Pool([Replica("a", framed, ready=True)])
+    pool = Pool([Replica("a", framed.ask, ready=True)])
     asked = Asked("POST", "/v1/completions", [])
     asyncio.run(Exchange(pool, asked, "id", "tenant", send, log=log).run())
     assert seen == [{"replica": "a", **about}]
 
 
-class Silent:
+def silent(asked: Asked) -> None:
     """A replica that is not asked here."""
-
-    def ask(self, asked: Asked) -> None:
-        raise AssertionError(asked)
+    raise AssertionError(asked)
 
 
 def replica(name: str, running: int = 0) -> Replica:
-    return Replica(name, Silent(), running=running)  # type: ignore[arg-type]
+    return Replica(name, silent, running=running)  # type: ignore[arg-type]
 
 
 def body(text: str) -> bytes:

@@ -55,7 +55,7 @@ def routed(models: Models, limits: Limits) -> FastAPI:
     async def end() -> None:
         """Nothing runs."""
 
-    router = Router(Settings(), models, Log(), limits, PrivatePaths())
+    router = Router(Settings(), Log(), limits, PrivatePaths(), models)
     return build_router(router, None, end)
 
 

@@ -14,8 +14,8 @@ from foreword.api.llm import LLM
 from foreword.chats.prompts import Rendered, ids_of
 from foreword.recording.making import recorded
 from foreword.types import (
+    Completion,
     Delta,
-    FinishReason,
     Request,
     Round,
     SamplingParams,
@@ -144,17 +144,6 @@ class Choice:
         return self.request.produced
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """What a recording is made of."""
-
-    prompt_tokens: list[int]
-    text: str
-    finish_reason: FinishReason
-    seed: int
-    rounds: list[Round]
-
-
 class Answer:
     """The choices of one request: iterating yields (choice, events, delta) as rounds
     commit.
@@ -209,9 +198,17 @@ class Answer:
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
         prompt = self.call.prompts[self.prompt_of(choice)]
         reason = request.finish_reason or "abort"
-        answered = _Answered(ids_of(prompt), text, reason, request.seed, choice.rounds)
+        completion = Completion(
+            text,
+            request.tokens[request.prompt :],
+            reason,
+            request.seed,
+            request.stats,
+            ids_of(prompt),
+            rounds=choice.rounds,
+        )
         whole = asdict(
-            replace(recorded(self._llm, self.call.params, answered), rounds=())
+            replace(recorded(self._llm, self.call.params, completion), rounds=())
         )
         del whole["rounds"]
         return whole

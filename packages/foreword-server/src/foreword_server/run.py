@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from math import inf
 from time import monotonic
 from types import FrameType
-from typing import Protocol, runtime_checkable
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from foreword.errors import ForewordError, InvalidRequest
+from foreword.errors import InvalidRequest
 from foreword_server.app import build_app
 from foreword_server.connections import (
     BACKLOG,
@@ -27,8 +26,8 @@ from foreword_server.connections import (
     most_connections,
     quiet_accept_errors,
 )
-from foreword_server.limits import Limits
-from foreword_server.log import NAME, Log
+from foreword_server.front import Front
+from foreword_server.log import NAME
 from foreword_server.service import Service
 from foreword_server.settings import Settings
 
@@ -96,41 +95,6 @@ def log_to_stderr(level: int = logging.INFO) -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
         logger.setLevel(level)
-
-
-@runtime_checkable
-class Front(Protocol):
-    """Whatever takes requests: a service, or a router of them."""
-
-    @property
-    def settings(self) -> Settings:
-        """What the server allows."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """Counts of its running answers."""
-        ...
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def stopped(self) -> asyncio.Event:
-        """Set when the time for draining is over."""
-        ...
-
-    @property
-    def failure(self) -> ForewordError | None:
-        """Why no request can be answered any more; None while some can."""
-        ...
-
-    draining: bool
-    """Whether new requests are refused, as the server stops."""
-
-    def drain(self) -> None:
-        """Refuse new requests: the server stops."""
-        ...
 
 
 class HttpServer(uvicorn.Server):

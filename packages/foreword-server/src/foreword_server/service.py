@@ -24,14 +24,14 @@ from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod, words
-from foreword.model.backend import CanEnd
 from foreword.wanted import dropped_when
 from foreword_server.answer import Answer, Call
 from foreword_server.batches.store import Store
 from foreword_server.errors import ApiError, PrivatePaths, stopping
+from foreword_server.front import Front
 from foreword_server.kept_prefixes import PrefixFile
 from foreword_server.limits import Limits
-from foreword_server.log import Log, reported
+from foreword_server.log import Log
 from foreword_server.metrics import Metrics
 from foreword_server.replicas.frames import NOTHING, Sent
 from foreword_server.settings import Settings
@@ -56,7 +56,7 @@ class Named:
     """Chosen by a suffix: "name:METHOD"."""
 
 
-class Service:
+class Service(Front):
     """One model for all clients.
 
     The event loop owns it; the engine has a thread, and texts have two.
@@ -71,10 +71,14 @@ class Service:
         store: Store | None = None,
     ) -> None:
         """`store`: files and batches; None: the server keeps none."""
-        self.llm, self.settings = llm, settings
+        super().__init__(
+            settings,
+            Log(as_json=settings.log_json),
+            Limits(settings.queue, settings.concurrent, settings.rate),
+            PrivatePaths(llm.target.name),
+        )
+        self.llm = llm
         self.engine = AsyncLLM(llm)
-        self.log = Log(as_json=settings.log_json)
-        self.limits = Limits(settings.queue, settings.concurrent, settings.rate)
         self.name = settings.name or (
             BUNDLED if bundled else PurePath(llm.target.name).name
         )
@@ -84,14 +88,7 @@ class Service:
                 "Choose another"
             )
         self.metrics = Metrics(llm, self.name, self.limits)
-        self.paths = PrivatePaths(llm.target.name)
         self.store = store
-        self.draining = False
-        """Whether new requests are refused, as the server stops."""
-        self.stopped = asyncio.Event()
-        """Set when the time for draining is over: what still runs ends with
-        an error.
-        """
         self.created = int(time())
         self.cost = llm.target.cost
         """Measured now if it never was: later the engine's thread uses the model."""
@@ -172,18 +169,13 @@ class Service:
     @property
     def alive(self) -> bool:
         """Whether requests can be answered: rounds run, and all ranks of the target."""
-        backend = self.llm.target.backend
-        ranks = backend.ranks_alive if isinstance(backend, CanEnd) else True
-        return self.engine.alive and ranks
+        ranks_alive = getattr(self.llm.target.backend, "ranks_alive", True)
+        return self.engine.alive and ranks_alive
 
     @property
     def failure(self) -> ForewordError | None:
         """Why no request can be answered any more; None while some can."""
         return self.engine.failure
-
-    def drain(self) -> None:
-        """Refuse new requests: the server stops."""
-        self.draining = True
 
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""
@@ -249,12 +241,6 @@ class Service:
                 ]
             }
             state["log"] |= {"answer": [choice.text for choice in answer.choices]}
-
-    def reported(self, error: Exception, request_id: str) -> ApiError:
-        """Return an exception as an error of the API; one that is a fault of ours is
-        logged with its traceback.
-        """
-        return reported(error, request_id, self.paths.hidden)
 
     def _write_prefixes(self, file: PrefixFile) -> None:
         """Write the prompts that were read; a full disk loses them, and no answer."""

@@ -81,11 +81,16 @@ class TrainTask(ABC):
 
     @abstractmethod
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
-        """Return the loss summed over all learnt tokens; see Task."""
+        """Return the loss summed over all learnt tokens.
+
+        `module` is `self.module`, perhaps wrapped for devices.
+        """
 
     @abstractmethod
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return metrics summed over the learnt tokens; see Task."""
+        """Return metrics on held-out blocks, summed over the learnt tokens; the same
+        names every time.
+        """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -105,7 +110,9 @@ class TrainTask(ABC):
         nn.Module.to(self.target, device)
 
     def data(self, block: Block, seed: int) -> Block:
-        """Return the blocks to train on: these."""
+        """Return the blocks to train on: these; a task may return the drafter's own
+        continuations of them.
+        """
         del seed
         return block
 

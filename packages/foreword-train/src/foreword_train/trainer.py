@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from foreword.checks import whole
@@ -23,41 +22,11 @@ from foreword_train.devices import Devices
 from foreword_train.log import Log, Row
 from foreword_train.optimizers import ADAMW, Optimizer, check_kind
 
+if TYPE_CHECKING:
+    from foreword_train.task import TrainTask
+
 FLOOR = 0.1
 """Final learning rate, as a share of the peak."""
-
-
-@runtime_checkable
-class Task(Protocol):
-    """Interface of what the loop trains: a module, its data and its loss."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The trained part."""
-        ...
-
-    def to(self, device: torch.device) -> None:
-        """Move the frozen part."""
-        ...
-
-    def data(self, block: Block, seed: int) -> Block:
-        """Return the blocks to train on: these, or the drafter's own continuations of
-        them.
-        """
-        ...
-
-    def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
-        """Return the loss summed over all learnt tokens.
-
-        `module` is `self.module`, perhaps wrapped for devices.
-        """
-        ...
-
-    def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return metrics on held-out blocks, summed over the learnt tokens; the same
-        names every time.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +93,7 @@ class Trainer:
 
     def __init__(
         self,
-        task: Task,
+        task: TrainTask,
         packer: Packer,
         recipe: TrainingConfig,
         *,

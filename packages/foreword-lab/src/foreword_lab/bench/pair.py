@@ -60,8 +60,10 @@ def load_pair(options: PairOptions, rule: Rule) -> Session:
         for name in ("dtype", "device", "trust_remote_code")
     }
     llm = LLM(options.target, method=PLAIN, **how)
-    check_decoder_only(llm.target, "measure drafting")
-    load = partial(load_with_fallback, kind) if options.method is None else kind.load
+    check_decoder_only(llm.target.seq2seq, llm.target.name, "measure drafting")
+    load = kind.load
+    if options.method is None:
+        load = partial(load_with_fallback, load)
     drafter = load(draft, llm.target, llm.tokenizer)
     if drafter.arms:
         raise InvalidRequest(

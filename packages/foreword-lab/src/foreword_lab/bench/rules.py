@@ -135,7 +135,7 @@ def _load(options: Options) -> _Models:
     trusted = options.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
     target = Model.load(source, dtype=options.dtype, trust_remote_code=trusted)
-    check_decoder_only(target, "compare rules")
+    check_decoder_only(target.seq2seq, target.name, "compare rules")
     check_same(tokenizer, load_tokenizer(draft, trust_remote_code=trusted))
     model = Model.load(draft, dtype=target.dtype, trust_remote_code=trusted)
     return _Models(target, model, tokenizer)

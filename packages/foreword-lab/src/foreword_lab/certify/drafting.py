@@ -54,7 +54,7 @@ def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
     """Load a draft with its own method, or one that maps its tokens."""
     name = default_method(draft)
     loaded = load_with_fallback(
-        find_method(name), draft, llm.target, llm.session.tokenizer
+        find_method(name).load, draft, llm.target, llm.session.tokenizer
     )
     return Drafting(f"{name} ({draft})" if several else name, loaded)
 

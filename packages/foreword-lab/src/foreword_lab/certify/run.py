@@ -63,7 +63,7 @@ def certify(
     }
     llm = LLM(options.target, method=PLAIN, **loading)
     with llm:
-        check_decoder_only(llm.target, "certify drafting")
+        check_decoder_only(llm.target.seq2seq, llm.target.name, "certify drafting")
         bundled = options.target is None
         draftings = load_all(llm, options.drafts, options.methods, bundled=bundled)
         return examine(llm, draftings, options, note)

@@ -232,10 +232,10 @@ class Ingress:
         settings = self._settings
         router = Router(
             settings,
-            RayModel(self._handle),
             Log(as_json=settings.log_json),
             Limits(settings.queue, settings.concurrent, settings.rate),
             PrivatePaths(self._model),
+            RayModel(self._handle),
         )
 
         async def end() -> None:
@@ -253,7 +253,7 @@ class RayModel(Models):
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._pool = Pool([Replica("ray", handle, ready=True, several=True)])
+        self._pool = Pool([Replica("ray", handle.ask, ready=True, several=True)])
 
     @asynccontextmanager
     async def lease(

@@ -128,7 +128,7 @@ class ChatDialect(OpenAIDialect):
     HEAD = MappingProxyType({"service_tier": "default"})
 
     def __init__(self, body: ChatBody, translator: Translator) -> None:
-        super().__init__(body, translator)
+        super().__init__(body, body.stream_options, translator)
         self._shows_progress = bool(body.return_progress)
         self._read = -1
         """Prompt tokens read, in the last chunk about it."""
@@ -156,7 +156,7 @@ class ChatDialect(OpenAIDialect):
         sampling = {
             "n": body.n,
             "logprobs": top,
-            "trace": trace_of(body),
+            "trace": trace_of(body.stream_options),
             **constraint(body.response_format, body.model_extra),
         }
         return translator.chat(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +16,7 @@ from foreword.types import Request, TokenLogprob
 from foreword.types.round import REASONS, Reason
 from foreword_server.answer import Answer, Choice
 from foreword_server.dialects.base import Dialect
+from foreword_server.dialects.fields import Sampled
 from foreword_server.dialects.translate import Translator
 from foreword_server.errors import ApiError
 from foreword_server.metrics import why_off
@@ -199,17 +200,8 @@ class StreamOptions(BaseModel):
     include_speculation: bool = False
 
 
-@runtime_checkable
-class Streamed(Protocol):
-    """Fields of a body that say how its answer is written."""
-
-    stream_options: StreamOptions | None
-    prediction: Any
-
-
-def trace_of(body: Streamed) -> bool | None:
+def trace_of(options: StreamOptions | None) -> bool | None:
     """Return whether the rounds are traced; None leaves it to the server."""
-    options = body.stream_options
     return True if options and options.include_speculation else None
 
 
@@ -225,8 +217,10 @@ class OpenAIDialect(Dialect):
     HEAD: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Constant fields of the head."""
 
-    def __init__(self, body: Streamed, translator: Translator) -> None:
-        self._options = body.stream_options or StreamOptions()
+    def __init__(
+        self, body: Sampled, options: StreamOptions | None, translator: Translator
+    ) -> None:
+        self._options = options or StreamOptions()
         self._predicted = body.prediction is not None
         self._texts = TokenTexts(translator.tokenizer)
         self._print = fingerprint(translator.name, translator.dtype, __version__)

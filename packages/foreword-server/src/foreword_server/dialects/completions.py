@@ -71,7 +71,7 @@ class CompletionDialect(OpenAIDialect):
     PREFIX = "cmpl-"
 
     def __init__(self, body: CompletionBody, translator: Translator) -> None:
-        super().__init__(body, translator)
+        super().__init__(body, body.stream_options, translator)
         self._body, self._tokenizer = body, translator.tokenizer
         self._places: dict[int, int] = {}
         """Choice -> characters written so far."""
@@ -99,7 +99,7 @@ class CompletionDialect(OpenAIDialect):
         sampling = {
             "n": body.n,
             "logprobs": body.logprobs,
-            "trace": trace_of(body),
+            "trace": trace_of(body.stream_options),
             **limits,
         }
         return translator.text(

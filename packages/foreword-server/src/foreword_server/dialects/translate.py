@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from foreword.api.requests import Requests
 from foreword.chats import functions_of
@@ -18,7 +18,7 @@ from foreword.chats.templates import check_known_roles, template_of
 from foreword.errors import ContextExceeded
 from foreword.types.constraint import CONSTRAINTS
 from foreword_server.answer import Call
-from foreword_server.dialects.fields import Prediction, Speculative, build, speculation
+from foreword_server.dialects.fields import Sampled, build, speculation
 from foreword_server.dialects.ids import Ids
 from foreword_server.errors import ApiError
 from foreword_server.output import (
@@ -36,6 +36,9 @@ from foreword_server.output import (
 from foreword_server.output.answer_form import answer_form
 from foreword_server.service import Named, Service
 
+if TYPE_CHECKING:
+    from foreword_server.dialects.messages import MessagesBody
+
 ROOM = 8
 """A conversation that loses its oldest messages leaves an eighth of the context for the
 answer."""
@@ -44,30 +47,6 @@ PREFILL = {"continue_final_message": True}
 TAIL = 16
 """Tokens at the end of a prompt that may hold the tag that opens reasoning."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@runtime_checkable
-class Generating(Protocol):
-    """A body that asks for generated text."""
-
-    @property
-    def model(self) -> str | None:
-        """Name of the model, perhaps with a method as suffix."""
-        ...
-
-    @property
-    def speculative(self) -> Speculative | None:
-        """How to draft."""
-        ...
-
-    @property
-    def prediction(self) -> Prediction | None:
-        """Text that the answer will probably contain."""
-        ...
-
-    def sampling(self, **own: Any) -> dict[str, Any]:
-        """Return the keyword arguments of SamplingParams."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +86,7 @@ class Translator:
 
     def chat(
         self,
-        body: Generating,
+        body: Sampled | MessagesBody,
         chat: Chat,
         *,
         max_tokens: int | None,
@@ -234,7 +213,7 @@ class Translator:
 
     def text(
         self,
-        body: Generating,
+        body: Sampled | MessagesBody,
         prompts: Sequence[Rendered],
         *,
         max_tokens: int | None,
@@ -284,7 +263,7 @@ class Translator:
             generates=max_tokens != 0,
         )
 
-    def _served(self, body: Generating, named: Named) -> dict[str, Any]:
+    def _served(self, body: Sampled | MessagesBody, named: Named) -> dict[str, Any]:
         """Return for whom a request is answered, by which adapter, and how drafted."""
         predicted = body.prediction is not None
         drafting = speculation(body.speculative, named.method, predicted)

@@ -126,7 +126,7 @@ class Exchange:
         counted = self.pool.running(replica, self.answers, self.blocks, self._charge)
         with counted:
             try:
-                async with replica.engine.ask(self._for_replica()) as answered:
+                async with replica.ask(self._for_replica()) as answered:
                     await self._relay(replica, answered)
                 return None
             except Unreachable:

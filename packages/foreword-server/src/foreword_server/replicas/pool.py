@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol, runtime_checkable
 
 from foreword.errors import ForewordError
 from foreword_server.errors import ApiError, stopping
@@ -71,21 +77,13 @@ class Refused(Lost):
     """A replica that takes no requests, as it stops."""
 
 
-@runtime_checkable
-class Askable(Protocol):
-    """Whatever answers requests as a server does."""
-
-    def ask(self, asked: Asked) -> AbstractAsyncContextManager[Answered]:
-        """Yield the response to a request. Raises Lost if the other side ends."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Replica:
     """One of several that give the same answers."""
 
     name: str
-    engine: Askable
+    ask: Callable[[Asked], AbstractAsyncContextManager[Answered]]
+    """Yields the response to a request. Raises Lost if the other side ends."""
     ready: bool = False
     several: bool = False
     """Whether it stands for processes whose ends cannot be told apart."""
@@ -251,7 +249,7 @@ async def metrics_of(replica: Replica) -> str:
     asked = Asked("GET", "/metrics", [(b"host", b"localhost")])
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):
-            async with replica.engine.ask(asked) as answered:
+            async with replica.ask(asked) as answered:
                 pieces = [piece async for piece in answered.pieces]
     except (Lost, TimeoutError):
         return ""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -16,16 +16,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foreword_server.body import items, read
 from foreword_server.dialects.outlet import EVENTS, head_of
-from foreword_server.errors import ApiError, PrivatePaths, refused, stopping
+from foreword_server.errors import ApiError, refused, stopping
+from foreword_server.front import Front
 from foreword_server.leaving import first_end
-from foreword_server.limits import MOST_ITEMS, Limits
-from foreword_server.log import Log, reported
+from foreword_server.limits import MOST_ITEMS
 from foreword_server.replicas.exchange import Exchange
 from foreword_server.replicas.models import DEFAULT, Models, no_ping
 from foreword_server.replicas.pool import Asked
 from foreword_server.replicas.prefixes import blocks
 from foreword_server.routes import Decision
-from foreword_server.settings import Settings
 from foreword_server.wire import DONE, PING, event
 
 LARGE = 2**16
@@ -34,29 +33,13 @@ FORM_MODEL = re.compile(rb'name="model"\r\n\r\n([^\r\n]{1,256})\r\n')
 """The field of a form that names a model."""
 
 
-@dataclass(slots=True)
-class Router:
-    """Replicas behind one address."""
+@dataclass(slots=True, eq=False)
+class Router(Front):
+    """Replicas behind one address; one that fails is started again."""
 
-    settings: Settings
     models: Models
-    log: Log
-    limits: Limits
-    paths: PrivatePaths
-    draining: bool = False
-    """Whether new requests are refused, as the server stops."""
     continued: int = 0
     """Requests that went on at another replica."""
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the time for draining is over."""
-
-    def reported(self, error: Exception, request_id: str) -> ApiError:
-        """Return an exception as an error of the API, without folders."""
-        return reported(error, request_id, self.paths.hidden)
-
-    @property
-    def failure(self) -> None:
-        """None: a replica that fails is started again."""
 
     def drain(self) -> None:
         """Refuse new requests: the server stops."""

@@ -180,10 +180,10 @@ def serve(
             begun = await begin(log)
         router = Router(
             settings,
-            begun.models,
             log,
             Limits(settings.queue, settings.concurrent, settings.rate),
             PrivatePaths(*begun.sources),
+            begun.models,
         )
         batches = None
         if store is not None:

@@ -32,7 +32,7 @@ async def lives(replica: Replica) -> bool:
     asked = Asked("GET", "/health", [(b"host", b"localhost")])
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            async with replica.engine.ask(asked) as answered:
+            async with replica.ask(asked) as answered:
                 return answered.status == OK
     except (Lost, TimeoutError):
         return False
@@ -62,7 +62,7 @@ class Supervisor:
         ]
         self.pool = Pool(
             [
-                Replica(str(number), process)
+                Replica(str(number), process.ask)
                 for number, process in enumerate(self._processes)
             ],
             seconds,

@@ -305,7 +305,7 @@ class LLM:
         option cannot be served.
         """
         # the models of speech are a part of their own, which text does not need
-        from foreword.speech.transcribe import transcribe
+        from foreword.speech.transcribe import transcriptions
 
         options = SpeechOptions(
             language=language,
@@ -319,7 +319,11 @@ class LLM:
             no_speech_threshold=no_speech_threshold,
             max_seconds=max_seconds,
         )
-        return transcribe(self.session, audio, params, options)
+        session = self.session
+        runs = transcriptions(
+            session.target, session.tokenizer, session.locked, audio, params, options
+        )
+        return session.run(runs)
 
     def close(self) -> None:
         """Abort all requests and free the models; readers get an error.

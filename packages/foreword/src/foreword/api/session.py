@@ -6,10 +6,11 @@ Any thread may call it. Rounds hold one lock; texts are read under another, mean
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
+from typing import TypeVar
 
 from foreword.api.requests import PromptAndParams, Requests, has_texts
 from foreword.chats.prompts import Prompt
@@ -20,6 +21,11 @@ from foreword.engine.speculator_cache import SpeculatorCache
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
 from foreword.types import Completion, Delta, Request, SamplingParams, SpeechPrompt
+from foreword.wanted import check_wanted
+
+Result = TypeVar("Result")
+Run = Generator[tuple[Prompt | SpeechPrompt, SamplingParams], Completion, Result]
+"""Yields what is to be completed, is sent the completion, and returns a result."""
 
 
 class Session:
@@ -205,6 +211,44 @@ class Session:
         finally:
             for request in requests:
                 self.forget(request)
+
+    def run(self, runs: Sequence[Run[Result]]) -> list[Result]:
+        """Run all together, and return their results; each goes on with its next prompt
+        once the one before is complete.
+        """
+        results: dict[int, Result] = {}
+        running: dict[int, Request] = {}
+
+        def go_on(number: int, completion: Completion | None) -> None:
+            run = runs[number]
+            try:
+                prompt, params = (
+                    next(run) if completion is None else run.send(completion)
+                )
+            except StopIteration as end:
+                results[number] = end.value
+                return
+            (running[number],) = self.prepare(prompt, params)
+            self.begin(running[number])
+
+        try:
+            for number in range(len(runs)):
+                go_on(number, None)
+            while running:
+                check_wanted()
+                for number, request in list(running.items()):
+                    if request.error:
+                        raise request.error
+                    if request.finish_reason:
+                        del running[number]
+                        self.forget(request)
+                        go_on(number, self.completion(request, list(request.unread)))
+                if running:
+                    self.advance()
+        finally:
+            for request in running.values():
+                self.forget(request)
+        return [results[number] for number in range(len(runs))]
 
     def completion(self, request: Request, deltas: Sequence[Delta]) -> Completion:
         """Return the completion of a request, from all its deltas."""

@@ -200,7 +200,9 @@ class SpeculatorCache:
             check_seq2seq(name, self._target.name)
         ready = partial(quantized, target=self._target)
         loader = Loader(name, kind, self._members, ready)
-        load = partial(load_with_fallback, loader) if fallback else loader.load
+        load = loader.load
+        if fallback:
+            load = partial(load_with_fallback, load)
         try:
             source = cast("Source", self._source(name, kind))
             drafter = load(source, self._target, self._tokenizer)

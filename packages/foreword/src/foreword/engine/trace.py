@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -23,15 +23,6 @@ from foreword.types.round import (
     Undrafted,
     short,
 )
-
-
-@runtime_checkable
-class TokenText(Protocol):
-    """A decoder that can show a single token."""
-
-    def show(self, token: int, before: int) -> str:
-        """Return how one token reads after another one."""
-        ...
 
 
 def begin(
@@ -93,9 +84,8 @@ def _round(sub_batch: SubBatch, row: int, request: Request) -> Round:
         tree.tokens[parent] if parent >= 0 else request.tokens[-1]
         for parent in (*tree.parents, last)
     ]
-    decoder, tokens = request.reader, [*tree.tokens, added]
-    shows = isinstance(decoder, TokenText)
-    *texts, text = map(decoder.show, tokens, befores) if shows else [""] * len(tokens)
+    show, tokens = getattr(request.reader, "show", None), [*tree.tokens, added]
+    *texts, text = map(show, tokens, befores) if show else [""] * len(tokens)
     drafts = _draft_probs(sub_batch.draft, row)
     kind: Literal["bonus", "correction", "plain"] = (
         "correction" if last in tree.parents else "bonus"

@@ -6,11 +6,11 @@ Unmodified Hugging Face models, run by the fastest backend that is exact for the
 from transformers import PreTrainedModel as HFModel
 
 from foreword.model.backend import Mode
-from foreword.model.cost import machine, measure
+from foreword.model.cost import machine
 from foreword.model.encoder import is_seq2seq, source_id
 from foreword.model.kv.reads import PromptEnd, Read
 from foreword.model.loading.given import borrow
-from foreword.model.model import Model
+from foreword.model.model import Model, measure
 from foreword.model.probe.probe import Capability
 from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_speech
 from foreword.model.shared_encoder import (

@@ -111,25 +111,6 @@ class ReadsHiddenStates(Protocol):
 
 
 @runtime_checkable
-class CanEnd(Protocol):
-    """A backend of several processes, which may end before this one."""
-
-    @property
-    def ranks_alive(self) -> bool:
-        """Whether all of them run."""
-        ...
-
-
-@runtime_checkable
-class TakesWeights(Protocol):
-    """A backend that may have taken the weights out of its model."""
-
-    def restore(self) -> None:
-        """Give the weights back to the model, so that another backend can run it."""
-        ...
-
-
-@runtime_checkable
 class GrowsTrees(Protocol):
     """A backend that grows a whole draft tree in one call, without returning between
     its levels.

@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -80,15 +80,6 @@ PROBE_ID = -1
 """Id of the first measured sequence, and the highest; no request has one below 0."""
 
 
-@runtime_checkable
-class Readable(Protocol):
-    """A model whose forwards can be timed."""
-
-    backend: Backend
-    vocab: int
-    context: int
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds of a forward: a table interpolated linearly in the number of rows, and
@@ -147,20 +138,9 @@ class Cost:
         )
 
 
-@runtime_checkable
-class Priced(Protocol):
-    """A model with a cost model."""
-
-    @property
-    def cost(self) -> Cost: ...
-
-
-def measure(model: Priced) -> dict[int, float]:
-    """Return the measured seconds of a forward by number of rows."""
-    return dict(model.cost.seconds)
-
-
-def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
+def measured(
+    backend: Backend, vocab: int, context: int, *, seconds: float = 2.0
+) -> Cost:
     """Time forwards over 1, 2, 4 … 64 rows, in turns, for about `seconds` at most;
     return the fitted cost.
 
@@ -169,9 +149,9 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
     all others look expensive. Fewer points are measured, and context costs are left
     out, where time or room runs out or keys cannot be copied.
     """
-    points = POINTS if model.backend.mode is not Mode.PLAIN else POINTS[:1]
+    points = POINTS if backend.mode is not Mode.PLAIN else POINTS[:1]
     times: dict[Point, list[float]] = {}
-    started, probe = perf_counter(), _Probe(model)
+    started, probe = perf_counter(), _Probe(backend, vocab, context)
     try:
         for point in points:
             if probe.fits(point) and (
@@ -197,7 +177,11 @@ def measured(model: Readable, *, seconds: float = 2.0) -> Cost:
 
 
 def known(
-    model: Readable, about: Mapping[str, Any], folder: Path | None = None
+    backend: Backend,
+    vocab: int,
+    context: int,
+    about: Mapping[str, Any],
+    folder: Path | None = None,
 ) -> Cost:
     """Return the cost that was cached on this machine under the key `about`; if there
     is none, measure and cache it.
@@ -205,17 +189,16 @@ def known(
     key = {**machine(), "points": POINTS, **about}
     cached = CachedValues("costs", key, folder)
     cost = _restored(cached.read())
-    if cost is None or _outdated(cost, model):
-        cost = measured(model)
+    if cost is None or _outdated(cost, _Probe(backend, vocab, context)):
+        cost = measured(backend, vocab, context)
         cached.write(asdict(cost))
     return cost
 
 
-def _outdated(cost: Cost, model: Readable) -> bool:
+def _outdated(cost: Cost, probe: _Probe) -> bool:
     """Return whether the machine is far faster than the table, which was then measured
     under load.
     """
-    probe = _Probe(model)
     try:
         samples = [probe(Point(1)) for _ in range(4) if probe.fits(Point(1))]
     finally:
@@ -226,12 +209,12 @@ def _outdated(cost: Cost, model: Readable) -> bool:
 class _Probe:
     """Sequences that are read only to time forwards."""
 
-    def __init__(self, model: Readable) -> None:
-        self._backend, self._context = model.backend, model.context
-        copies = self._copies = model.backend.copies
-        self._tokens = [token % model.vocab for token in range(7, 7 + WIDE[-1])]
-        self.near = min(NEAR if copies else PROMPT, model.context // 2)
-        far = min(FAR, model.context - FAR_ROWS)
+    def __init__(self, backend: Backend, vocab: int, context: int) -> None:
+        self._backend, self._context = backend, context
+        copies = self._copies = backend.copies
+        self._tokens = [token % vocab for token in range(7, 7 + WIDE[-1])]
+        self.near = min(NEAR if copies else PROMPT, context // 2)
+        far = min(FAR, context - FAR_ROWS)
         self.far = far if copies and far >= 2 * self.near else 0
         self._prompt = min(PROMPT, self.near)
         self._opened: list[int] = []

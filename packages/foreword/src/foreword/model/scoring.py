@@ -27,7 +27,7 @@ def score(target: Model, request: Request) -> list[TokenLogprob | None]:
     known to the target. Raises InvalidRequest for an encoder-decoder, whose prompt is
     only read.
     """
-    check_decoder_only(target, "score a prompt")
+    check_decoder_only(target.seq2seq, target.name, "score a prompt")
     if request.images is not None:
         raise InvalidRequest(
             "cannot score a prompt: there are images in it. Score text alone"

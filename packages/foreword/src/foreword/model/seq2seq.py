@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -114,25 +114,17 @@ def is_speech(model: PreTrainedModel) -> bool:
     return reads_sound(model) and model.config.model_type == SPEECH
 
 
-@runtime_checkable
-class HasSeq2Seq(Protocol):
-    """A model that may be an encoder-decoder."""
-
-    name: str
-    seq2seq: Seq2Seq | None
-
-
 def check_decoder_only(
-    model: HasSeq2Seq,
+    seq2seq: Seq2Seq | None,
+    model: str,
     action: str,
 ) -> None:
     """Raise InvalidRequest for an encoder-decoder, with which `action` does
     not work.
     """
-    if model.seq2seq is not None:
+    if seq2seq is not None:
         raise InvalidRequest(
-            f"cannot {action}: {model.name} is an encoder-decoder. Use a decoder-only "
-            "model"
+            f"cannot {action}: {model} is an encoder-decoder. Use a decoder-only model"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from foreword.api.llm import LLM
 from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
@@ -15,7 +15,7 @@ from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.recording.recording import Machine, Recording, Totals
 from foreword.registry import BUDGETS
-from foreword.types import FinishReason, SamplingParams
+from foreword.types import Completion, SamplingParams
 from foreword.types.round import Round, short
 from foreword.version import VERSION
 
@@ -23,23 +23,7 @@ LEFT_OUT = ("seed", "n", "method", "rule", "budget", "nodes", "trace")
 """Parameters that a recording holds elsewhere, or that say nothing about one answer."""
 
 
-@runtime_checkable
-class Answered(Protocol):
-    """The fields that a recording needs: a `Completion` has them."""
-
-    @property
-    def prompt_tokens(self) -> list[int]: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def finish_reason(self) -> FinishReason: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def rounds(self) -> list[Round] | None: ...
-
-
-def recorded(llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
+def recorded(llm: LLM, params: SamplingParams, answer: Completion) -> Recording:
     """Return the recording of an answer; see `Recording.of`."""
     if answer.rounds is None:
         raise InvalidRequest(

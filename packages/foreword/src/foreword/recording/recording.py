@@ -18,7 +18,7 @@ from foreword.types.round import Round, short
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
-    from foreword.recording.making import Answered
+    from foreword.types import Completion
     from foreword.types.params import SamplingParams
 
 VERSION = 1
@@ -117,7 +117,7 @@ class Recording:
     totals: Totals
 
     @classmethod
-    def of(cls, llm: LLM, params: SamplingParams, answer: Answered) -> Recording:
+    def of(cls, llm: LLM, params: SamplingParams, answer: Completion) -> Recording:
         """Return the recording of a completion of `llm` with these parameters.
 
         Raises InvalidRequest if the completion has no rounds, because `params.trace`

@@ -1,13 +1,15 @@
-"""`transcribe`: several sounds at once, their windows in the rounds of one engine."""
+"""Transcriptions of several sounds, for `Session.run`: their windows in the rounds of
+one engine.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from threading import Lock
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,10 +19,10 @@ from foreword.model import Model, Read, Tokenizer, need_tokenizer
 from foreword.sampling.noise import seed_of
 from foreword.speech.audio import Audio, samples
 from foreword.speech.features import FeatureReader
-from foreword.speech.options import SpeechOptions, Transcript
+from foreword.speech.options import SpeechOptions
 from foreword.speech.rules import SpeechRules
 from foreword.speech.windows import Runs, Transcriber
-from foreword.types import Completion, Delta, Features, Request, SamplingParams
+from foreword.types import Features, SamplingParams
 from foreword.wanted import check_wanted
 
 READ_ID = -2
@@ -33,34 +35,19 @@ UNUSED = ("logprobs", "trace", "prediction")
 """Parameters of a request that a transcript has no place for."""
 
 
-@runtime_checkable
-class RunsSequences(Protocol):
-    """What runs requests: the session of an LLM."""
-
-    target: Model
-    tokenizer: Tokenizer | None
-
-    def locked(self) -> AbstractContextManager[None]: ...
-
-    def prepare(self, prompt: Any, params: SamplingParams | None) -> list[Request]: ...
-
-    def begin(self, request: Request) -> None: ...
-
-    def advance(self) -> None: ...
-
-    def forget(self, request: Request) -> None: ...
-
-    def completion(self, request: Request, deltas: Sequence[Delta]) -> Completion: ...
-
-
-def transcribe(
-    llm: RunsSequences,
+def transcriptions(
+    target: Model,
+    tokenizer: Tokenizer | None,
+    locked: Callable[[], AbstractContextManager[None]],
     audio: Audio | Sequence[Audio],
     params: SamplingParams | None,
     options: SpeechOptions,
-) -> list[Transcript]:
-    """Transcribe sounds in the rounds of a session; see `LLM.transcribe`."""
-    _check(llm.target, params)
+) -> list[Runs]:
+    """Return the transcriptions of sounds; see `LLM.transcribe`.
+
+    `locked` holds the lock of rounds.
+    """
+    _check(target, params)
     for temperature in options.fallback:
         # refuses a wrong one
         replace(params or SamplingParams(), temperature=temperature)
@@ -68,20 +55,20 @@ def transcribe(
     def logits(
         window: Features, tokens: Sequence[int], keep: int
     ) -> Float[Tensor, "kept vocab"]:
-        with llm.locked():
-            llm.target.open(READ_ID, len(tokens))
+        with locked():
+            target.open(READ_ID, len(tokens))
             try:
-                llm.target.give(READ_ID, window)
-                return llm.target.read([Read(READ_ID, 0, list(tokens), keep=keep)])
+                target.give(READ_ID, window)
+                return target.read([Read(READ_ID, 0, list(tokens), keep=keep)])
             finally:
-                llm.target.close(READ_ID)
+                target.close(READ_ID)
 
-    reader, rules = FeatureReader(llm.target), SpeechRules(llm.target)
+    reader, rules = FeatureReader(target), SpeechRules(target)
     transcriber = Transcriber(
         rules,
-        need_tokenizer(llm.tokenizer),
+        need_tokenizer(tokenizer),
         logits,
-        llm.target.context,
+        target.context,
         options,
         params,
     )
@@ -94,7 +81,7 @@ def transcribe(
             first = params.seed if params else 0
             seed = secrets.randbits(63) if first is None else seed_of(first, number)
             runs.append(transcriber.runs(sound, seed))
-    return _run(llm, runs)
+    return runs
 
 
 def _check(target: Model, params: SamplingParams | None) -> None:
@@ -111,43 +98,3 @@ def _check(target: Model, params: SamplingParams | None) -> None:
             raise InvalidRequest(
                 f"cannot transcribe with {name!r}: a transcript has none. Leave it out"
             )
-
-
-def _run(llm: RunsSequences, runs: Sequence[Runs]) -> list[Transcript]:
-    """Run all transcriptions; each goes on with its next text once the one before is
-    complete.
-    """
-    transcripts: list[Transcript | None] = [None] * len(runs)
-    running: dict[int, Request] = {}
-
-    def go_on(place: int, completion: Completion | None) -> None:
-        try:
-            prompt, params = (
-                next(runs[place])
-                if completion is None
-                else runs[place].send(completion)
-            )
-        except StopIteration as end:
-            transcripts[place] = end.value
-            return
-        (running[place],) = llm.prepare(prompt, params)
-        llm.begin(running[place])
-
-    try:
-        for place in range(len(runs)):
-            go_on(place, None)
-        while running:
-            check_wanted()
-            for place, request in list(running.items()):
-                if request.error:
-                    raise request.error
-                if request.finish_reason:
-                    del running[place]
-                    llm.forget(request)
-                    go_on(place, llm.completion(request, list(request.unread)))
-            if running:
-                llm.advance()
-    finally:
-        for request in running.values():
-            llm.forget(request)
-    return [one for one in transcripts if one is not None]

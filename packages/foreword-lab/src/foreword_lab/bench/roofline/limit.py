@@ -224,7 +224,7 @@ def limit(model: Model, roof: Roof, context: int, spend: float) -> Limit:
     _check(model, context)
     ids = [token % model.vocab for token in range(7, 7 + context + max(NODES))]
     # measured now: a cached table may be from a time of another bandwidth
-    cost = measured(model)
+    cost = measured(model.backend, model.vocab, model.context)
     predicted = {nodes: cost(nodes - 1, 1, context) for nodes in NODES}
     model.open(SEQUENCE, len(ids))
     try:

@@ -8,8 +8,10 @@ S. Williams, A. Waterman and D. Patterson, Roofline, Communications of the ACM 5
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
+from time import perf_counter
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -21,8 +23,16 @@ from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.layout import matrices_of
 from foreword.model.layers import layers_of
 from foreword.native import forward
-from foreword.native.peaks import BYTES, LEVELS, NAMES, SMALL, WHOLE, peak
+from foreword.native.openmp import threads
 
+WHOLE, BYTES, SMALL, LEVELS = range(4)
+"""Forms of weights: bfloat16; 8 bits, beside rows of 15 bits; in groups, with levels in
+a small range, or with any.
+"""
+NAMES = ("bfloat16", "8 bits", "small levels", "levels")
+"""What a form is called in a report."""
+TURNS = 2_000_000
+"""Loops of one measurement, which take a few milliseconds."""
 SCALE = 4
 """Bytes of the scale of an output in 8 bits."""
 SMALL_RANGE = 64
@@ -180,3 +190,21 @@ def _form(address: int, coding: int, shape: tuple[int, int]) -> tuple[int, int]:
             small = header.most - header.least <= SMALL_RANGE
             return SMALL if small else LEVELS, header.matrix
     return WHOLE, 2 * outputs * depth
+
+
+def peak(form: int) -> float:
+    """Return the multiply-adds a second of the instructions that products of a form
+    use, by all threads together (csrc/products/peaks.c).
+
+    Raises ModelError without a compiler.
+    """
+    library = forward.needed()
+
+    def alone(_: int) -> int:
+        return library.foreword_peak(form, TURNS)
+
+    with ThreadPoolExecutor(threads()) as pool:
+        list(pool.map(alone, range(threads())))  # start the threads
+        before = perf_counter()
+        done = sum(pool.map(alone, range(threads())))
+        return done / (perf_counter() - before)

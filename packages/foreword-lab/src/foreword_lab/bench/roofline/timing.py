@@ -4,15 +4,18 @@ is on the host.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from foreword.model import Model, Read
-from foreword.native.bandwidth import UNIT, read
+from foreword.native import layout
+from foreword.native.compiler import SOURCES, compiled
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import one_thread, threads
 
@@ -20,6 +23,8 @@ MEGABYTES, DEVICE_MEGABYTES = 256, 1024
 """MiB read to measure the bandwidth, on CPU and on GPU: several times a last-level
 cache.
 """
+UNIT = 4096
+"""Bytes. The size of the memory read must be a multiple of it."""
 TURNS = 3
 """Minimum number of turns, regardless of their time."""
 
@@ -88,3 +93,25 @@ def _all_of(memory: Tensor) -> None:
     parts = memory.view(-1, UNIT // memory.itemsize).chunk(threads())
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(alone, parts))
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    result = compiled(SOURCES / "bandwidth.c")
+    if isinstance(result, str):
+        return None
+    layout.declare(result, {"read": "pl:u"})
+    return result
+
+
+def read(memory: Tensor) -> float:
+    """Read the whole tensor in one thread, at full bandwidth, and return its sum
+    (csrc/bandwidth.c).
+
+    Without a compiler torch does, which can be slower.
+    """
+    library = _library()
+    if library is None:
+        return memory.sum().item()
+    assert memory.nbytes % UNIT == 0, memory.nbytes
+    return library.foreword_read(memory.data_ptr(), memory.nbytes)

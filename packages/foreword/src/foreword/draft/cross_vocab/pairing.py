@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 from torch import Tensor
 
@@ -29,15 +29,8 @@ PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
 """Reserved request id of the probe."""
-
-
-@runtime_checkable
-class Loads(Protocol):
-    """Class of a method, or spec of an ensemble."""
-
-    def load(
-        self, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> Drafter: ...
+Load = Callable[[Source, Model, Tokenizer | None], Drafter]
+"""(source, target, tokenizer) -> the drafter of a method: its `load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +77,20 @@ def load_pair(
         source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted
     )
     for member in (target, model):
-        check_decoder_only(member, "translate draft tokens")
+        check_decoder_only(member.seq2seq, member.name, "translate draft tokens")
     model.quantize_int8()
     vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
 
 
 def load_with_fallback(
-    kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None
+    load: Load, source: Source, target: Model, tokenizer: Tokenizer | None
 ) -> Drafter:
-    """Return `kind.load(…)`, or a translating drafter, with a warning, if the
+    """Return what `load` returns, or a translating drafter, with a warning, if the
     vocabularies differ.
     """
     try:
-        return kind.load(source, target, tokenizer)
+        return load(source, target, tokenizer)
     except VocabularyMismatch:
         if not isinstance(source, str | Path):
             raise

@@ -18,7 +18,6 @@ from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.loading import TrainedHead, load_head
 from foreword.draft.heads.reader import HeadDrafter, HeadReader
-from foreword.draft.tree.coupled import PredictsBlocks
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.native.openmp import threads_for
 from foreword.types import Request
@@ -148,7 +147,7 @@ class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
         nn.Module.to(head.eval(), target.device, target.dtype)
         self.target = target
         self.draft_tokens = draft_tokens
-        if supports_native_trees(target) and isinstance(self, PredictsBlocks):
+        if supports_native_trees(target) and hasattr(self, "ahead"):
             self._grower = NativeBlockTrees(target.vocab)
 
     @abstractmethod

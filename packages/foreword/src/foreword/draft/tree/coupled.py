@@ -5,9 +5,8 @@ target will use.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -32,24 +31,8 @@ DEEP = 24
 """Most levels."""
 
 
-@runtime_checkable
-class TreeGrower(Protocol):
-    """Model that may grow a whole tree in one call."""
-
-    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None: ...
-
-
-@runtime_checkable
-class PredictsBlocks(Protocol):
-    """Model whose distributions depend on a draft token's depth, not on the draft
-    tokens before it.
-    """
-
-    def ahead(self, read: Read) -> Float[Tensor, "deep vocab"]:
-        """Return the raw logits of every depth at once."""
-        ...
-
-
+Grow = Callable[[Read, TreeRequest], GrownTree | None]
+"""Runs a read and grows a tree after it; None where the backend grows none."""
 _Ranked = tuple[list[int], list[float], list[float]]
 """Possible children of a node, best first: tokens, log q + G, probabilities."""
 
@@ -126,15 +109,16 @@ class CoupledTree:
             self.expanded = self.tree.pruned(self.read)
             self.tree = self.tree.cut(self.most, self.floor)
 
-    def predicted_block(self, batch: Batch, model: PredictsBlocks, read: Read) -> None:
-        """Read the end of the text and grow all levels from the predicted
-        distributions; for plain parameters only.
+    def predicted_block(
+        self, batch: Batch, levels: Float[Tensor, "deep vocab"]
+    ) -> None:
+        """Grow all levels from the predicted distributions, given as raw logits; for
+        plain parameters only.
         """
-        levels = model.ahead(read)
         while self.open:
             self.extend(batch, levels[self.depth].expand(len(self.open), -1))
 
-    def at_once(self, batch: Batch, model: TreeGrower, read: Read) -> bool:
+    def at_once(self, batch: Batch, grow: Grow, read: Read) -> bool:
         """Read the end of the text and grow all levels in one call, equal to `extend`
         after every read.
 
@@ -145,7 +129,7 @@ class CoupledTree:
         scale = self.calibration.scale(params.temperature)
         ends = tuple(self.request.eos)
         shape = (self.most, self.breadth, deep, ROWS, READS)
-        grown = model.grow(
+        grown = grow(
             read,
             TreeRequest(
                 *shape,

@@ -19,8 +19,6 @@ from foreword.draft.tree.coupled import (
     BREADTH,
     DEEP,
     CoupledTree,
-    PredictsBlocks,
-    TreeGrower,
 )
 from foreword.draft.tree.sampled import SampledTree
 from foreword.draft.tree.shapes import AdaptiveShape, full_tree
@@ -29,6 +27,7 @@ from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
 from foreword.sampling.noise import gumbel
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
+from foreword.types.growth import GrownTree, TreeRequest
 from foreword.types.request import NoiseSource
 
 CHUNK = 512
@@ -39,7 +38,11 @@ ROOM = 256
 
 @runtime_checkable
 class DraftModel(Protocol):
-    """Source of logits for drafting: a draft model, or a trained head."""
+    """Source of logits for drafting: a draft model, or a trained head.
+
+    One whose distributions depend on a draft token's depth, not on the draft tokens
+    before it, also has `ahead(read)`: it returns the raw logits of every depth at once.
+    """
 
     @property
     def mode(self) -> Mode: ...
@@ -50,6 +53,10 @@ class DraftModel(Protocol):
     def close(self, id: int) -> None: ...
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]: ...
+
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Grow a whole tree in one call; None if it cannot."""
+        ...
 
 
 class ModelDrafter(Drafter):
@@ -63,11 +70,6 @@ class ModelDrafter(Drafter):
 
     def __init__(self, draft_model: DraftModel) -> None:
         self.draft_model = draft_model
-        # Checked once: isinstance with a protocol takes Python 3.11 some 20 µs.
-        self._tree_grower = draft_model if isinstance(draft_model, TreeGrower) else None
-        self._block_predictor = (
-            draft_model if isinstance(draft_model, PredictsBlocks) else None
-        )
         self.calibration = Calibration()
         self._shapes = AdaptiveShape()
         self._coupled: dict[int, CoupledTree] = {}
@@ -216,13 +218,12 @@ class ModelDrafter(Drafter):
         """
         if not tree.request.params.plain:
             return False
-        if self._tree_grower is not None and tree.at_once(
-            batch, self._tree_grower, read
-        ):
+        if tree.at_once(batch, self.draft_model.grow, read):
             return True
-        if self._block_predictor is not None:
-            tree.predicted_block(batch, self._block_predictor, read)
-        return self._block_predictor is not None
+        ahead = getattr(self.draft_model, "ahead", None)
+        if ahead is not None:
+            tree.predicted_block(batch, ahead(read))
+        return ahead is not None
 
     def _sample(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]

@@ -112,6 +112,5 @@ class AdaptiveShape:
                     self._acceptance.learn(rank, child == accepted)
 
 
-@lru_cache(256)
-def _shape(acceptance: tuple[float, ...], count: int, deep: int) -> Shape:
-    return sequoia(acceptance, count, deep)
+_shape = lru_cache(256)(sequoia)
+"""`sequoia`, for a tuple of rates."""

@@ -171,7 +171,7 @@ def _pool_of(model: Model) -> PoolBackend:
 
     Raises InvalidRequest or ModelError for another one.
     """
-    check_decoder_only(model, "use adapters")
+    check_decoder_only(model.seq2seq, model.name, "use adapters")
     if has_vision(model.hf.config):
         raise InvalidRequest(
             f"cannot use adapters with {model.name}: it reads images. Merge the "

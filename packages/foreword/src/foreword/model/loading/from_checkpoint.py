@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,16 @@ from foreword.files import cache
 from foreword.model.executors.native.offload import SHARE
 from foreword.model.executors.registry import NATIVE
 from foreword.model.kv.limit import free_memory, return_freed
-from foreword.model.loading import first_layers, hub, offloaded, sentence, verdicts
+from foreword.model.layers import layer_count, layers_of
+from foreword.model.loading import hub, offloaded, sentence, verdicts
+from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import read_config, unloadable
-from foreword.model.loading.load import load_weights, parameter_count
+from foreword.model.loading.load import empty_model, load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.quantized import in_few_bits, stamps
 from foreword.model.loading.sizes import check_layers
-from foreword.model.probe.probe import Capability
+from foreword.model.probe.excerpt import enough, shorten
+from foreword.model.probe.probe import Capability, choose
 from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native import sampling
 from foreword.native.huge_pages import pages_in
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
 LARGE = 2**28
 """Bytes of a checkpoint's files. Smaller ones are loaded in about a second."""
+LEAST = 4
+"""Layers probed: the states of real models grow a thousandfold within the first few."""
 
 
 def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
@@ -145,7 +151,7 @@ def _known(
     if known is None:
         say(f"checking how this machine runs {source}, once")
         with _reported(source, torch.device("cpu")):
-            known = first_layers.capability(source, config, dtype, only)
+            known = first_layers(source, config, dtype, only)
         if known is not None:
             verdicts.write(verdict, known)
     if known is not None and only == NATIVE != known.backend:
@@ -206,3 +212,40 @@ def _scratch(
             f"{words(error)}. Set XDG_CACHE_HOME to a folder with room"
         ) from error
     return folder
+
+
+def first_layers(
+    source: str | Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | str,
+    only: str | None,
+) -> Capability | None:
+    """Return what the probe finds on the first layers of a quantized GGUF file, with
+    every kind of layer among them.
+
+    Returns None for another checkpoint, or one that has no other layers. `only` is as
+    for `choose`. Raises ModelError where the layers cannot be loaded, or no backend
+    runs them.
+    """
+    if hub.gguf(source) is None or not in_few_bits(source, config):
+        return None
+    short = _shortened(config)
+    if short is None:
+        return None
+    hf = load_weights(source, short, dtype)
+    check_causal(hf, str(source))
+    text = sentence.tokens(source, hf, trusted=False)
+    return choose(hf, [], owned=True, only=only, text=text)[1]
+
+
+def _shortened(config: PreTrainedConfig) -> PreTrainedConfig | None:
+    """Return a config of the first layers; None where they are all, or not known."""
+    with suppress(ModelError):
+        count = layer_count(config)
+        layers = layers_of(empty_model(deepcopy(config), trust_remote_code=False))
+        first = max(LEAST, enough(layers, config.get_text_config()))
+        if first < count:
+            short = deepcopy(config)
+            shorten(short.get_text_config(), count, first)
+            return short
+    return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError, named
-from foreword.model.backend import Backend, Mode, TakesWeights
+from foreword.model.backend import Backend, Mode
 from foreword.model.executors.registry import (
     BACKENDS,
     GRAPH,
@@ -121,8 +121,8 @@ def choose(
         if reason := refusal(model, name):
             why_not.append((name, reason))
             continue
-        if isinstance(backend, TakesWeights) and owned:
-            backend.restore()
+        if owned:  # the one before may have taken the weights out of the model
+            getattr(backend, "restore", lambda: None)()
         if name not in FAST and (reason := trial.wrong(name, mode)):
             why_not.append((name, reason))
             continue

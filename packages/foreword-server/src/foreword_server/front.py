@@ -1,0 +1,42 @@
+"""What a server's process and its middleware know of whatever takes requests."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from foreword.errors import ForewordError
+from foreword_server.errors import ApiError, PrivatePaths
+from foreword_server.limits import Limits
+from foreword_server.log import Log, reported
+from foreword_server.settings import Settings
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """A service, or a router of them."""
+
+    settings: Settings
+    log: Log
+    limits: Limits
+    """Counts of its running answers."""
+    paths: PrivatePaths
+    draining: bool = field(default=False, init=False)
+    """Whether new requests are refused, as the server stops."""
+    stopped: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set when the time for draining is over: what still runs ends with an error."""
+
+    @property
+    def failure(self) -> ForewordError | None:
+        """Why no request can be answered any more; None while some can."""
+        return None
+
+    def drain(self) -> None:
+        """Refuse new requests: the server stops."""
+        self.draining = True
+
+    def reported(self, error: Exception, request_id: str) -> ApiError:
+        """Return an exception as an error of the API, without folders; one that is a
+        fault of ours is logged with its traceback.
+        """
+        return reported(error, request_id, self.paths.hidden)
