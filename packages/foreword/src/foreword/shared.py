@@ -42,14 +42,14 @@ class Shared(Generic[Held]):
 
         Raises what `make` raises.
         """
-        found = self._alive.get(key)
-        if found is None:
-            found = self._alive[key] = make()
+        item = self._alive.get(key)
+        if item is None:
+            item = self._alive[key] = make()
         if key not in self._last:
-            self._held += self._size(found)
-        self._last[key] = found
+            self._held += self._size(item)
+        self._last[key] = item
         self._last.move_to_end(key)
         while self._held > self._unused:
             _, oldest = self._last.popitem(last=False)
             self._held -= self._size(oldest)
-        return found
+        return item

@@ -86,10 +86,10 @@ def transcribe(
         params,
     )
     runs: list[Runs] = []
-    for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
+    for clip in audio if isinstance(audio, list) else [cast("Audio", audio)]:
         with _READING:
             check_wanted()
-            sound = reader.read(samples(given, reader.rate, options.max_seconds))
+            sound = reader.read(samples(clip, reader.rate, options.max_seconds))
         for number in range(params.n if params else 1):
             first = params.seed if params else 0
             seed = secrets.randbits(63) if first is None else seed_of(first, number)
@@ -120,31 +120,31 @@ def _run(llm: RunsSequences, runs: Sequence[Runs]) -> list[Transcript]:
     transcripts: list[Transcript | None] = [None] * len(runs)
     running: dict[int, Request] = {}
 
-    def go_on(place: int, completion: Completion | None) -> None:
+    def go_on(number: int, completion: Completion | None) -> None:
         try:
             prompt, params = (
-                next(runs[place])
+                next(runs[number])
                 if completion is None
-                else runs[place].send(completion)
+                else runs[number].send(completion)
             )
         except StopIteration as end:
-            transcripts[place] = end.value
+            transcripts[number] = end.value
             return
-        (running[place],) = llm.prepare(prompt, params)
-        llm.begin(running[place])
+        (running[number],) = llm.prepare(prompt, params)
+        llm.begin(running[number])
 
     try:
-        for place in range(len(runs)):
-            go_on(place, None)
+        for number in range(len(runs)):
+            go_on(number, None)
         while running:
             check_wanted()
-            for place, request in list(running.items()):
+            for number, request in list(running.items()):
                 if request.error:
                     raise request.error
                 if request.finish_reason:
-                    del running[place]
+                    del running[number]
                     llm.forget(request)
-                    go_on(place, llm.completion(request, list(request.unread)))
+                    go_on(number, llm.completion(request, list(request.unread)))
             if running:
                 llm.advance()
     finally:
