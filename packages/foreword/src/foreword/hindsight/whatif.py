@@ -147,8 +147,8 @@ def what_if(
     another vocabulary, or a rule that cannot be replayed.
 
     Examples:
-        >>> for one in what_if(llm, recording, ["suffix", "lm"]).outcomes:
-        ...     print(one.method, one.nodes, one.tokens_per_pass, one.over_plain)
+        >>> for row in what_if(llm, recording, ["suffix", "lm"]).outcomes:
+        ...     print(row.method, row.nodes, row.tokens_per_pass, row.over_plain)
     """
     for rule in rules:
         check_rule(rule)
