@@ -168,12 +168,12 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         tenant = http_request.state.tenant
 
         def translate(
-            given: BodyKind, requests: Requests, ids: Ids
+            parsed_body: BodyKind, requests: Requests, ids: Ids
         ) -> tuple[Call, Dialect]:
             translator = Translator(service, tenant, requests, ids)
-            call = dialect.call(given, translator)
-            writer = dialect(given, translator)
-            given.forget()
+            call = dialect.call(parsed_body, translator)
+            writer = dialect(parsed_body, translator)
+            parsed_body.forget()
             return call, writer
 
         return Reply(service, body, kind, translate)

@@ -45,12 +45,12 @@ def few(most: int) -> BeforeValidator:
     looked at.
     """
 
-    def check(given: object) -> object:
-        if isinstance(given, dict) and len(given) > most:
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > most:
             raise ValueError(
-                f"it has {len(given)} members, and the limit is {most}. Send fewer"
+                f"it has {len(value)} members, and the limit is {most}. Send fewer"
             )
-        return given
+        return value
 
     return BeforeValidator(check)
 
@@ -270,7 +270,7 @@ def with_bodies(
     schema = describe()
     known = schema.setdefault("components", {}).setdefault("schemas", {})
     for kind in kinds:
-        own = kind.model_json_schema(ref_template=REFERENCE)
-        known |= own.pop("$defs", {})
-        known[kind.__name__] = own
+        body_schema = kind.model_json_schema(ref_template=REFERENCE)
+        known |= body_schema.pop("$defs", {})
+        known[kind.__name__] = body_schema
     return schema

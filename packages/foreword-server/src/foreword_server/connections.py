@@ -151,10 +151,10 @@ def most_connections() -> int:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * MOST if hard == resource.RLIM_INFINITY else min(2 * MOST, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
+    limit = 2 * MOST if hard == resource.RLIM_INFINITY else min(2 * MOST, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        soft = limit
     if soft == resource.RLIM_INFINITY:
         return MOST
     return max(LEAST, min(MOST, soft - _open_files() - SPARE))

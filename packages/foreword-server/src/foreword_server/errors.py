@@ -183,7 +183,7 @@ class PrivatePaths:
 
     def hidden(self, text: str) -> str:
         """Return a text with the name of a file or folder in place of its path."""
-        return self._paths.sub(lambda found: _name(found[0]), text)
+        return self._paths.sub(lambda match: _name(match[0]), text)
 
 
 def _name(path: str) -> str:

@@ -182,10 +182,10 @@ class Gate:
             if scheme.lower() == "bearer"
             else headers.get("x-api-key", "")
         )
-        given = digest(key)
+        value = digest(key)
         # every key is compared, so the time says nothing about which one is close
-        if any([hmac.compare_digest(given, known) for known in self.settings.keys]):  # noqa: C419
-            return given.hex()
+        if any([hmac.compare_digest(value, known) for known in self.settings.keys]):  # noqa: C419
+            return value.hex()
         if not needed:
             return ""
         reason = "the API key is not valid" if key else "it has no API key"

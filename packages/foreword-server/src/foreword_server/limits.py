@@ -145,7 +145,7 @@ class Limits:
                 retry_after=max(1, round((1 - left) * MINUTE / self.rate)),
             )
         if len(self._buckets) >= MOST_KEYS and key not in self._buckets:
-            del self._buckets[max(self._buckets, key=lambda one: self._buckets[one][0])]
+            del self._buckets[max(self._buckets, key=lambda key: self._buckets[key][0])]
         self._buckets[key] = (left - 1, now)
 
 

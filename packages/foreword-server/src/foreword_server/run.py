@@ -133,8 +133,8 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         quiet_accept_errors(asyncio.get_running_loop(), self._front.log)
         await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(QUEUE)  # uvicorn sets both to the backlog
+        for listener in sockets or ():
+            listener.listen(QUEUE)  # uvicorn sets both to the backlog
         self._started()
 
     @contextmanager

@@ -77,9 +77,9 @@ async def _answer(
     shape, sound = _shape(form), _sound(form)
     if service.draining:
         raise stopping()
-    given = {name: _number(form, name) for name in NUMBERS if name in form}
+    values = {name: _number(form, name) for name in NUMBERS if name in form}
     params = replace(
-        SamplingParams(**{"temperature": 0, **given}),
+        SamplingParams(**{"temperature": 0, **values}),
         method=named.method,
         tenant=http_request.state.tenant,
     )
@@ -95,17 +95,17 @@ async def _answer(
     )
     try:
         with service.limits.place(http_request.state.tenant, 1):
-            (found,) = await while_connected(http_request, threads, transcribe)
+            (result,) = await while_connected(http_request, threads, transcribe)
     except Abandoned:
         service.metrics.left()
         return Silence()
     http_request.state.log = {
-        "completion_tokens": len(found.tokens),
-        "drafting": found.method,
+        "completion_tokens": len(result.tokens),
+        "drafting": result.method,
     }
     if shape == "text":
-        return PlainTextResponse(found.text.strip() + "\n")
-    return Json(_body(found, task or "transcribe", verbose=shape == "verbose_json"))
+        return PlainTextResponse(result.text.strip() + "\n")
+    return Json(_body(result, task or "transcribe", verbose=shape == "verbose_json"))
 
 
 def _shape(form: dict[str, list[Any]]) -> str:
@@ -146,10 +146,10 @@ def _sound(form: dict[str, list[Any]]) -> bytes:
     return sound.content
 
 
-def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
+def _body(result: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "text": found.text,
-        "usage": {"type": "duration", "seconds": found.duration},
+        "text": result.text,
+        "usage": {"type": "duration", "seconds": result.duration},
     }
     if verbose:
         segments = [
@@ -160,12 +160,12 @@ def _body(found: Transcript, task: str, *, verbose: bool) -> dict[str, Any]:
                 "text": one.text,
                 "tokens": one.tokens,
             }
-            for place, one in enumerate(found.segments)
+            for place, one in enumerate(result.segments)
         ]
         body |= {
             "task": task,
-            "language": found.language,
-            "duration": found.duration,
+            "language": result.language,
+            "duration": result.duration,
             "segments": segments,
         }
     return body

@@ -137,14 +137,14 @@ class AcceptanceBudget(DraftBudget):
         params = request.params
         model = self.model.greedy if params.greedy else self.model.drawn
         heat = 0.0 if params.greedy else params.temperature
-        kept = float(model.probability(features(distribution[None], heat)))
-        kept *= self._kept[request.id] if depth else 1.0
-        self._kept[request.id] = kept
-        return depth > 0 and self.doubts(kept)
+        probability = float(model.probability(features(distribution[None], heat)))
+        probability *= self._kept[request.id] if depth else 1.0
+        self._kept[request.id] = probability
+        return depth > 0 and self.doubts(probability)
 
-    def doubts(self, kept: float) -> bool:
+    def doubts(self, probability: float) -> bool:
         """Return whether the probability that all are accepted is too small."""
-        return 1 - kept > DOUBT
+        return 1 - probability > DOUBT
 
     def release(self, request: Request) -> None:
         self._kept.pop(request.id, None)

@@ -172,15 +172,15 @@ class _InPieces(torch.autograd.Function):
         ctx: Any, target: Tensor, draft: Tensor, loss: Loss, temperature: float
     ) -> Tensor:
         vocab = draft.shape[-1]
-        expected, given = target.reshape(-1, vocab), draft.detach().reshape(-1, vocab)
+        expected, logits = target.reshape(-1, vocab), draft.detach().reshape(-1, vocab)
         differentiate = ctx.needs_input_grad[1]
-        gradient = torch.empty_like(given) if differentiate else None
+        gradient = torch.empty_like(logits) if differentiate else None
         rows = max(1, PIECE.get(draft.device.type, LARGE) // vocab)
         parts = []
-        for start in range(0, len(given), rows):
+        for start in range(0, len(logits), rows):
             span = slice(start, start + rows)
             with torch.set_grad_enabled(differentiate):
-                part = given[span].requires_grad_(differentiate)
+                part = logits[span].requires_grad_(differentiate)
                 values = loss(
                     _wide(expected[span]) / temperature, _wide(part) / temperature
                 )

@@ -140,8 +140,8 @@ def accepted(
     target: Float[Tensor, "rows vocab"], draft: Float[Tensor, "rows vocab"]
 ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]:
     """Return acceptance at temperature 1 (1 - TV), and at 0 (same argmax)."""
-    kept = compare(overlap, target, draft)
-    return kept, agreement(target, draft).float()
+    acceptance = compare(overlap, target, draft)
+    return acceptance, agreement(target, draft).float()
 
 
 def seeded(seed: int, make: Callable[[], Module]) -> Module:

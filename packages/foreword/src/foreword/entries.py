@@ -56,8 +56,8 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
         del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        own = dict.fromkeys((*self._homes, *self._loaded))
-        return iter((*own, *sorted(self.installed())))
+        names = dict.fromkeys((*self._homes, *self._loaded))
+        return iter((*names, *sorted(self.installed())))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -72,9 +72,9 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
 
     def installed(self) -> dict[str, EntryPoint]:
         """Return other packages' entries by name; of two with one name, the first."""
-        found = reversed(tuple(entry_points(group=self.group)))
+        points = reversed(tuple(entry_points(group=self.group)))
         known = {*self._homes, *self._loaded}
-        return {one.name: one for one in found if one.name not in known}
+        return {one.name: one for one in points if one.name not in known}
 
     def check(self, name: object, *more: str) -> None:
         """Raise UnknownMethod, with the nearest names, unless this is a name or one of
@@ -103,14 +103,14 @@ class Registry(MutableMapping[str, Entry], Generic[Entry]):
 
     def _from_package(self, name: str, entry: EntryPoint) -> Entry:
         base = imported(self._base)
-        found: Any = None
+        plugin: Any = None
         try:
-            found = entry.load()
+            plugin = entry.load()
             reason = f"{entry.value} is not a {base.__name__}"
         except Exception as error:  # noqa: BLE001 - code of another package
             reason = named(error)
-        if _is(found, base):
-            return found
+        if _is(plugin, base):
+            return plugin
         raise InvalidRequest(
             f"cannot use the {self.kind} {name!r} of {package(entry)}: {reason}. "
             "Update or remove that package"
@@ -129,8 +129,8 @@ def imported(home: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _is(found: object, base: type) -> bool:
+def _is(entry: object, base: type) -> bool:
     """Return whether this is an instance or a subclass of the class."""
-    return isinstance(found, base) or (
-        isinstance(found, type) and issubclass(found, base)
+    return isinstance(entry, base) or (
+        isinstance(entry, type) and issubclass(entry, base)
     )

@@ -43,12 +43,12 @@ def interpolated(at: int, points: Sequence[int], values: Sequence[float]) -> flo
     before.
     """
     last = len(points) - 1
-    place = bisect_left(points, at)
-    if last == 0 or (place <= last and points[place] == at):
-        return values[min(place, last)]
-    place = min(max(place, 1), last)
-    low, high = points[place - 1], points[place]
-    below, above = values[place - 1], values[place]
+    index = bisect_left(points, at)
+    if last == 0 or (index <= last and points[index] == at):
+        return values[min(index, last)]
+    index = min(max(index, 1), last)
+    low, high = points[index - 1], points[index]
+    below, above = values[index - 1], values[index]
     between = below + (above - below) * (at - low) / (high - low)
     return max(between, 0.1 * below)
 

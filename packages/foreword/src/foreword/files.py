@@ -30,8 +30,8 @@ tools/gguf-split).
 
 
 @contextmanager
-def room(place: Path) -> Iterator[None]:
-    """Wrap code that writes to `place`.
+def room(path: Path) -> Iterator[None]:
+    """Wrap code that writes to `path`.
 
     Raises DiskError with its name if the disk is full.
     """
@@ -43,7 +43,7 @@ def room(place: Path) -> Iterator[None]:
         if not FULL.search(str(error)):
             raise
         raise DiskError(
-            f"cannot write {place}: the disk is full, or a limit is reached "
+            f"cannot write {path}: the disk is full, or a limit is reached "
             f"({words(error)}). Free some space and try again, or choose another path"
         ) from error
 

@@ -164,12 +164,12 @@ class ModelOptions(LoadingOptions):
         """Raise InvalidRequest for a setting of the native backend beside another
         backend or dtype.
         """
-        given = getattr(self, name)
+        value = getattr(self, name)
         fits_dtype = str(self.dtype).removeprefix("torch.") in ("auto", "bfloat16")
-        if given in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
+        if value in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
             return
         raise InvalidRequest(
-            f"cannot use {name}={str(given)!r} with dtype={self.dtype!r} and "
+            f"cannot use {name}={str(value)!r} with dtype={self.dtype!r} and "
             f"backend={self.backend!r}: only backend 'native' has it, and it runs "
             "models in bfloat16. Leave 'dtype' and 'backend' out"
         )
@@ -288,8 +288,8 @@ def keywords(options: Any) -> dict[str, Any]:
 def _choices(options: Any, name: str) -> Collection[str]:
     if name == "backend":
         return EXECUTORS  # packages add some
-    (found,) = [one for one in fields(options) if one.name == name]
-    return found.metadata["described"].choices
+    (option,) = [one for one in fields(options) if one.name == name]
+    return option.metadata["described"].choices
 
 
 def _check_choice(options: Any, name: str) -> None:

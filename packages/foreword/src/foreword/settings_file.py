@@ -45,8 +45,8 @@ class DraftingFile:
     def settings(self) -> dict[str, Any]:
         """Return the settings of `LLM` that the file names."""
         names = ("draft", "method", "rule", "budget", "nodes")
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def text(self, *comments: str) -> str:
         """Return the file, after these lines of comment."""
@@ -68,11 +68,11 @@ def place() -> Path | None:
     """Return the file of this working directory, or the one that the environment names;
     None if there is none.
     """
-    given = os.environ.get(VARIABLE)
-    if given is not None:
-        return Path(given) if given else None
-    found = Path(NAME)
-    return found if found.is_file() else None
+    name = os.environ.get(VARIABLE)
+    if name is not None:
+        return Path(name) if name else None
+    file = Path(NAME)
+    return file if file.is_file() else None
 
 
 def settings_for(target: object) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def settings_for(target: object) -> dict[str, Any]:
     file = place()
     if file is None or not isinstance(target, str | Path | None):
         return {}
-    found = read(file)
-    wanted = BUNDLED if target is None else str(target)
-    return found.settings if found.target == wanted else {}
+    content = read(file)
+    name = BUNDLED if target is None else str(target)
+    return content.settings if content.target == name else {}
 
 
 def read(file: Path) -> DraftingFile:

@@ -217,7 +217,7 @@ def weights(
 
     Raises InvalidRequest or ModelError for bad names.
     """
-    place = device_named(device)
+    chip = device_named(device)
     if shape is not None and shape not in SHAPES:
         raise InvalidRequest(
             f"cannot inflate to {shape!r}: no such shape. Choose one of "
@@ -230,14 +230,14 @@ def weights(
         )
     source: str | Path = bundled.target() if target is None else target
     drafts = draft or bundled.draft() if target is None else draft
-    if dtype == "auto" and place.type != "cpu":
+    if dtype == "auto" and chip.type != "cpu":
         kind = torch.bfloat16
     elif dtype == "auto":
         config = read_config(source, trust_remote_code=trusted, seq2seq=True)
         kind = usual(config.architectures)[0]
     else:
         kind = DTYPES[dtype]
-    return Weights(source, drafts, kind, shape, trusted=trusted, device=str(place))
+    return Weights(source, drafts, kind, shape, trusted=trusted, device=str(chip))
 
 
 def lineup(
@@ -337,17 +337,17 @@ def _drafter(
     spec = method(PLAIN if name == PLAIN_ROW else name)
     if target.seq2seq is not None and not spec.about.seq2seq:
         raise InvalidRequest(f"{target.name} is an encoder-decoder")
-    wanted = spec.about.needs or spec.about.takes == HEAD
-    given = source.sources.get(name, source.default_source(name) if wanted else None)
-    if spec.about.needs and given is None:
+    needs = spec.about.needs or spec.about.takes == HEAD
+    path = source.sources.get(name, source.default_source(name) if needs else None)
+    if spec.about.needs and path is None:
         raise InvalidRequest(
             f"it needs {spec.about.takes}, and none was given; name one with --source "
             f"{name}=PATH"
         )
-    if source.shape is None or given is None or spec.about.takes != HEAD:
-        return quantized(spec.load(given, target, tokenizer), target)
+    if source.shape is None or path is None or spec.about.takes != HEAD:
+        return quantized(spec.load(path, target, tokenizer), target)
     with TemporaryDirectory() as folder:
-        inflate_head(given, source.original, SHAPES[source.shape]).write(Path(folder))
+        inflate_head(path, source.original, SHAPES[source.shape]).write(Path(folder))
         return spec.load(folder, target, tokenizer)
 
 

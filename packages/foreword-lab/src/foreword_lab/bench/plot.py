@@ -78,11 +78,11 @@ def _panel(panel: Axes, rows: list[Row]) -> None:
         elinewidth=1,
         capsize=2,
     )
-    for place, row, ratio in zip(places, rows, ratios, strict=True):
+    for bar, row, ratio in zip(places, rows, ratios, strict=True):
         text = f"  {ratio.mid:.2f}×   {row.tokens_per_second:.0f} tokens/s"
         panel.text(
             max(ratio.high, 1),
-            place,
+            bar,
             text,
             va="center",
             color=INK,

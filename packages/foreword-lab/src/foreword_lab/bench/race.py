@@ -70,8 +70,8 @@ class Race:
         return trial
 
     def _keep(self, name: str, request: BenchRequest, trial: Trial) -> None:
-        kept = self.results.setdefault((name, request.temperature), {})
-        kept.setdefault(request.name, []).append(trial)
+        trials = self.results.setdefault((name, request.temperature), {})
+        trials.setdefault(request.name, []).append(trial)
 
     def _drop(self, name: str) -> None:
         for key in [key for key in self.results if key[0] == name]:

@@ -40,9 +40,9 @@ def table(report: Report) -> Table[_Profile]:
     return Table(
         [(row, row.decoding) for row in report.rows if row.decoding is not None],
         (
-            name_column("method", lambda one: one[0].name),
-            figure_column("T", lambda one: f"{one[0].temperature:g}"),
-            figure_column("round", lambda one: _ms(one[1].round_seconds)),
+            name_column("method", lambda pair: pair[0].name),
+            figure_column("T", lambda pair: f"{pair[0].temperature:g}"),
+            figure_column("round", lambda pair: _ms(pair[1].round_seconds)),
             *(figure_column(part, _part(part)) for part in BY_STEP),
             *(figure_column(f"{part}¹", _part(part)) for part in BY_MODEL),
         ),
@@ -57,8 +57,8 @@ def table(report: Report) -> Table[_Profile]:
 def _part(name: str) -> Callable[[_Profile], str]:
     """Return what writes a part: milliseconds, and its share of the round."""
 
-    def cell(one: _Profile) -> str:
-        decoding = one[1]
+    def cell(pair: _Profile) -> str:
+        decoding = pair[1]
         seconds = parts(decoding)[name]
         share = seconds / decoding.round_seconds
         return f"{_ms(seconds)} {share:4.0%}"

@@ -59,10 +59,10 @@ def entrants() -> dict[str, Rule]:
     rules that support only chains.
     """
     by_name: dict[str, Rule] = {}
-    for name, one in RULES.items():
-        by_name[name] = one
-        if one.keeps == "same-text":
-            by_name[f"{name}, chain"] = replace(one, lists="one")
+    for name, rule in RULES.items():
+        by_name[name] = rule
+        if rule.keeps == "same-text":
+            by_name[f"{name}, chain"] = replace(rule, lists="one")
     return by_name
 
 
@@ -187,8 +187,8 @@ def _counts(
     """Return emitted tokens and rounds that emitted any, for each prompt."""
     ids, eos = count(1), engine.target.eos
     requests = []
-    for place, text in enumerate(texts):
-        seed = options.seed + place
+    for number, text in enumerate(texts):
+        seed = options.seed + number
         params = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=options.tokens
         )

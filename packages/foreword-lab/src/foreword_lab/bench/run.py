@@ -172,8 +172,8 @@ def with_head(options: Options) -> Options:
     if name not in HEAD_METHODS.values():
         return options
     methods = dict.fromkeys((*(options.methods or (DEFAULT_METHOD,)), name))
-    given = (f"{name}={options.draft}", *options.sources)
-    return replace(options, draft=None, methods=tuple(methods), sources=given)
+    paths = (f"{name}={options.draft}", *options.sources)
+    return replace(options, draft=None, methods=tuple(methods), sources=paths)
 
 
 def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:
@@ -186,21 +186,21 @@ def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:
         trusted=options.trust_remote_code,
         device=options.device,
     )
-    given = sources(options.sources, names)
-    return replace(source, sources=given, form=options.weights)
+    by_row = sources(options.sources, names)
+    return replace(source, sources=by_row, form=options.weights)
 
 
-def sources(given: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+def sources(values: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     """Return row name -> path from NAME=PATH strings.
 
     Raises InvalidRequest if a string names no row.
     """
     by_row: dict[str, str] = {}
-    for one in given:
-        name, _, path = one.partition("=")
+    for value in values:
+        name, _, path = value.partition("=")
         if name not in names or not path:
             raise InvalidRequest(
-                f"cannot use source {one!r}: it must be NAME=PATH, where NAME is a "
+                f"cannot use source {value!r}: it must be NAME=PATH, where NAME is a "
                 "measured row"
             )
         by_row[name] = path
@@ -221,9 +221,9 @@ def _requests(
 ) -> dict[str, list[BenchRequest]]:
     """Return prompt id -> one request at every temperature, with a seed per prompt."""
     requests: dict[str, list[BenchRequest]] = {}
-    for place, prompt in enumerate(prompts):
+    for number, prompt in enumerate(prompts):
         tokens = rendered(prompt, entrants.tokenizer, entrants.context, options)
-        seed = options.seed + place
+        seed = options.seed + number
         requests[prompt.id] = [
             BenchRequest(prompt.id, tokens, heat, seed, options.tokens)
             for heat in options.temperatures

@@ -146,17 +146,17 @@ def homogeneity(first: Sequence[float], second: Sequence[float]) -> Fit:
 
 def _joined(cells: Cells) -> Cells:
     """Return the cells, with all rare ones as one."""
-    kept = [(seen, mean) for seen, mean in cells if mean >= FEW]
+    bulk = [(seen, mean) for seen, mean in cells if mean >= FEW]
     rare = [(seen, mean) for seen, mean in cells if mean < FEW]
     seen = sum(one for one, _ in rare)
     mean = sum(one for _, one in rare)
-    if mean >= FEW or (seen and not kept):
-        return [*kept, (seen, mean)]
-    if rare and kept:
+    if mean >= FEW or (seen and not bulk):
+        return [*bulk, (seen, mean)]
+    if rare and bulk:
         # too rare even together: the last cell takes them
-        last_seen, last_mean = kept[-1]
-        return [*kept[:-1], (last_seen + seen, last_mean + mean)]
-    return kept
+        last_seen, last_mean = bulk[-1]
+        return [*bulk[:-1], (last_seen + seen, last_mean + mean)]
+    return bulk
 
 
 def chi_square_cdf(statistic: float, freedom: int, shift: float = 0.0) -> float:

@@ -140,7 +140,7 @@ def _readers(drafter: Drafter) -> list[Any]:
     collections = [value for value in values if isinstance(value, list | tuple)]
     candidates = [*chain.from_iterable(collections), *values]
     members = [one for one in candidates if isinstance(one, Drafter)]
-    own: list[Any] = [value for value in values if isinstance(value, Model)]
+    models: list[Any] = [value for value in values if isinstance(value, Model)]
     if isinstance(drafter, ModelDrafter) and not isinstance(drafter.draft_model, Model):
-        own.append(drafter.draft_model)
-    return own + [one for member in members for one in _readers(member)]
+        models.append(drafter.draft_model)
+    return models + [one for member in members for one in _readers(member)]

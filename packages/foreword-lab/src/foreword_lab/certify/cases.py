@@ -73,7 +73,7 @@ def cases(llm: LLM, turn: int, seed: int) -> list[Case]:
     """Return one request for each prompt; every turn pairs prompts and settings
     differently.
     """
-    found = []
+    requests = []
     for index, text in enumerate(TEXTS):
         temperature, top_p, top_k = SETTINGS[(index + turn) % len(SETTINGS)]
         has_form = index == FORM and find_spec("xgrammar") is not None
@@ -86,5 +86,5 @@ def cases(llm: LLM, turn: int, seed: int) -> list[Case]:
             ignore_eos=not has_form and index % 2 == 0,
             json_schema=CITY if has_form else None,
         )
-        found.append(Case(encoded(llm, text), params))
-    return found
+        requests.append(Case(encoded(llm, text), params))
+    return requests

@@ -44,10 +44,10 @@ def load_all(
     if methods:
         return [named(name, drafts) for name in methods]
     several = len(drafts) > 1
-    found = [_of_draft(llm, draft, several=several) for draft in drafts]
+    draftings = [_of_draft(llm, draft, several=several) for draft in drafts]
     if bundled and not drafts:
-        found.append(named(DEFAULT_WITH_DRAFT, ()))
-    return found + [named(name, ()) for name in _free()]
+        draftings.append(named(DEFAULT_WITH_DRAFT, ()))
+    return draftings + [named(name, ()) for name in _free()]
 
 
 def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:

@@ -69,11 +69,11 @@ class SameText:
         ]
         drafted = run(llm, hinted, speculator, setup)
         self.failure = speculator.failed or self.failure
-        for case, one, two in zip(cases, plain, drafted, strict=True):
-            self._count(two, [*case.conditions, *setup.conditions])
-            found = difference(llm, case, one, two)
-            if found is not None:
-                self.differences.append(found)
+        for case, reference, answer in zip(cases, plain, drafted, strict=True):
+            self._count(answer, [*case.conditions, *setup.conditions])
+            mismatch = difference(llm, case, reference, answer)
+            if mismatch is not None:
+                self.differences.append(mismatch)
 
     def _count(self, drafted: Completion, conditions: list[str]) -> None:
         stats = drafted.stats

@@ -68,18 +68,18 @@ def difference(
         (at for at, (one, two) in enumerate(shared) if one != two),
         min(len(plain.tokens), len(drafted.tokens)),
     )
-    one, two = (_token(text.tokens, position) for text in (plain, drafted))
+    left, right = (_token(text.tokens, position) for text in (plain, drafted))
     margin, rounding = math.inf, 0.0
-    if one is not None and two is not None:
+    if left is not None and right is not None:
         before = plain.tokens[:position]
-        margin, rounding = margin_of(llm, case, before, (one, two))
+        margin, rounding = margin_of(llm, case, before, (left, right))
     return Difference(
         case.prompt,
         case.params.seed or 0,
         case.params.temperature,
         position,
-        one,
-        two,
+        left,
+        right,
         margin,
         rounding,
     )
@@ -97,11 +97,11 @@ def margin_of(
     request.tokens += before
     logits = next_logits(llm, request.id, request.tokens)
     scores = _scores(logits, request, llm.target.vocab)
-    one, two = (float(scores[token]) for token in tokens)
-    if not (math.isfinite(one) and math.isfinite(two)):
+    left, right = (float(scores[token]) for token in tokens)
+    if not (math.isfinite(left) and math.isfinite(right)):
         return math.inf, 0.0
     step = torch.finfo(llm.target.dtype).eps * float(logits.abs().max())
-    return abs(one - two), step / (case.params.temperature or 1.0)
+    return abs(left - right), step / (case.params.temperature or 1.0)
 
 
 def next_logits(llm: LLM, id: int, tokens: list[int]) -> Float[Tensor, "vocab"]:

@@ -81,11 +81,11 @@ class Certificate:
     def verdict(self) -> str:
         """The outcome of the whole run in one sentence."""
         counts: dict[Status, int] = {}
-        for one in self.checks:
-            counts[one.status] = counts.get(one.status, 0) + 1
+        for check in self.checks:
+            counts[check.status] = counts.get(check.status, 0) + 1
         listed = [f"{counts[one]} {one}" for one in MEANINGS if one in counts]
-        found = "No fault was found" if self.passed else "A fault was found"
-        return f"{found}: {', '.join(listed)}."
+        outcome = "No fault was found" if self.passed else "A fault was found"
+        return f"{outcome}: {', '.join(listed)}."
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -103,18 +103,18 @@ def _texts(
     llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
 ) -> list[Check]:
     """Compare texts, turn after turn; the first two have every condition."""
-    found = [SameText(one) for one in draftings]
+    comparisons = [SameText(one) for one in draftings]
     turn = 0
     while turn < (QUICK_TURNS if options.quick else 1) or clock.before(TEXT_SHARE):
         requests = cases(llm, turn, options.seed)
         plain = run(llm, requests)
-        for one in found:
+        for comparison in comparisons:
             if turn and not (options.quick or clock.before(TEXT_SHARE)):
                 break
-            clock.tell(f"same text, turn {turn + 1}, {one.drafting.name}")
-            one.compare(llm, requests, plain, turn)
+            clock.tell(f"same text, turn {turn + 1}, {comparison.drafting.name}")
+            comparison.compare(llm, requests, plain, turn)
         turn += 1
-    return [one.check() for one in found]
+    return [one.check() for one in comparisons]
 
 
 def _samples(
@@ -122,22 +122,22 @@ def _samples(
 ) -> list[Check]:
     """Sample every method under every rule in turn."""
     rules = (DEFAULT_RULE,) if options.quick else RULES.own
-    test, found = Distribution(llm, options.seed), pairs(draftings, rules)
+    test, samples = Distribution(llm, options.seed), pairs(draftings, rules)
     least = LEAST_QUICK if options.quick else LEAST
-    while any(_goes_on(one, least, clock) for one in found):
-        clock.tell(f"samples, {sum(one.samples for one in found):,} drawn")
-        for one in found:
-            if _goes_on(one, least, clock):
-                test.sample(one)
-    sampled = {one.drafting.name: one.drafting for one in found}
+    while any(_goes_on(one, least, clock) for one in samples):
+        clock.tell(f"samples, {sum(pair.samples for pair in samples):,} drawn")
+        for pair in samples:
+            if _goes_on(pair, least, clock):
+                test.sample(pair)
+    sampled = {one.drafting.name: one.drafting for one in samples}
     return [
-        check_of(test, name, [each for each in found if each.drafting is one])
+        check_of(test, name, [each for each in samples if each.drafting is one])
         for name, one in sampled.items()
     ]
 
 
-def _goes_on(one: Sampled, least: int, clock: Clock) -> bool:
-    count = one.samples
+def _goes_on(pair: Sampled, least: int, clock: Clock) -> bool:
+    count = pair.samples
     return count < least or (count < MOST and clock.before(1.0))
 
 
@@ -152,17 +152,17 @@ def check_rule(name: str, seed: int) -> Check:
     rule = RULES[name]
     world = worlds.World.random(seed, VOCAB, DEPTH)
     with _one_thread():
-        found = {
+        variations = {
             kind: bias(rule.verify, drafting, world, rule.shares_noise)
             for kind, drafting in _draftings(rule).items()
         }
-    worst = max(found.values())
+    worst = max(variations.values())
     size = "below 1e-9" if worst < EXACT else f"{worst:.2g}"
     return Check(
         f"exact distribution: rule {name}",
         "passed" if worst < EXACT else "failed",
         f"total variation {size}, over all drafts and all noise",
-        {"total variation": found, "vocabulary": VOCAB, "depth": DEPTH},
+        {"total variation": variations, "vocabulary": VOCAB, "depth": DEPTH},
     )
 
 
@@ -179,11 +179,11 @@ def _one_thread() -> Iterator[None]:
 
 def _draftings(rule: Rule) -> dict[str, worlds.Drafting]:
     """Return the kinds of drafts that the rule may be given, by name."""
-    found: dict[str, worlds.Drafting] = {
+    kinds: dict[str, worlds.Drafting] = {
         "sampled chain": worlds.drawn,
         "chosen chain": worlds.chosen,
     }
     if rule.trees and not rule.shares_noise:
         distinct = rule.lists == "distinct"
-        found["sampled tree"] = worlds.drawn_tree(2, 1, distinct=distinct)
-    return found
+        kinds["sampled tree"] = worlds.drawn_tree(2, 1, distinct=distinct)
+    return kinds

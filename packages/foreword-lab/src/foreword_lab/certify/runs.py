@@ -51,10 +51,10 @@ def run(
     scheduler.chunk = CHUNK if setup.is_chunked else WHOLE
     scheduler.slots = BATCH
     try:
-        found = [one for batch in batches for one in _finish(llm, batch, speculator)]
+        answers = [one for batch in batches for one in _finish(llm, batch, speculator)]
     finally:
         scheduler.chunk, scheduler.slots = before
-    return found
+    return answers
 
 
 def _finish(
@@ -64,8 +64,8 @@ def _finish(
         llm.session.prepare(list(case.prompt), case.params)[0] for case in cases
     ]
     with llm.session.locked():
-        for one in requests:
-            llm.engine.add(one, speculator)
+        for request in requests:
+            llm.engine.add(request, speculator)
         while not llm.engine.idle:
             llm.engine.step()
     return [completed(one, list(one.unread), llm.method) for one in requests]

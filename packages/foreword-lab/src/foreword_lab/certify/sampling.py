@@ -60,9 +60,9 @@ class Distribution:
         cases = [self._case(first + index) for index in range(BATCH)]
         speculator = into.drafting.speculator(self._llm, into.rule, NODES)
         batched = Setup(is_batched=True)
-        for one in run(self._llm, cases, speculator, batched):
-            into.counts[tuple(one.tokens[:DEPTH])] += 1
-            into.accepted += one.stats.accepted
+        for answer in run(self._llm, cases, speculator, batched):
+            into.counts[tuple(answer.tokens[:DEPTH])] += 1
+            into.accepted += answer.stats.accepted
 
     def fit(self, sampled: Sampled) -> Fit:
         """Test the samples against the exact distribution."""
@@ -86,14 +86,14 @@ class Distribution:
         return Case(self._prompt, params)
 
     def _expected(self) -> dict[Cell, float]:
-        found: dict[Cell, float] = {(): 1.0}
+        masses: dict[Cell, float] = {(): 1.0}
         for _ in range(DEPTH):
-            found = {
+            masses = {
                 (*cell, token): mass * share
-                for cell, mass in found.items()
+                for cell, mass in masses.items()
                 for token, share in self._next(cell).items()
             }
-        return found
+        return masses
 
     def _next(self, cell: Cell) -> dict[int, float]:
         case = self._case(0)
@@ -130,11 +130,11 @@ def check_of(test: Distribution, method: str, samples: list[Sampled]) -> Check:
         count = sum(one.samples for one in samples)
         what = f"no draft token was accepted in {count:,} samples"
         return Check(name, "proves nothing", what)
-    found = {one.rule: _fits(test, one) for one in proving}
-    bad = [rule for rule, fits in found.items() if is_wrong(fits)]
-    evidence = {one.rule: _evidence(one, found[one.rule]) for one in proving}
+    by_rule = {one.rule: _fits(test, one) for one in proving}
+    bad = [rule for rule, fits in by_rule.items() if is_wrong(fits)]
+    evidence = {one.rule: _evidence(one, by_rule[one.rule]) for one in proving}
     status: Status = "failed" if bad else "passed"
-    sentence = _sentence(found, bad)
+    sentence = _sentence(by_rule, bad)
     return Check(name, status, sentence, {"rules": evidence})
 
 
@@ -144,14 +144,14 @@ def is_wrong(fits: tuple[Fit, Fit | None]) -> bool:
 
 
 def _sentence(
-    found: dict[str, tuple[Fit, Fit | None]],
+    by_rule: dict[str, tuple[Fit, Fit | None]],
     bad: list[str],
 ) -> str:
     if bad:
         return f"other tokens than the target's under {', '.join(bad)}"
-    coarsest = max(first.detects for first, _ in found.values())
-    count = sum(first.samples for first, _ in found.values())
-    names = [*found]
+    coarsest = max(first.detects for first, _ in by_rule.values())
+    count = sum(first.samples for first, _ in by_rule.values())
+    names = [*by_rule]
     rules = f"{len(names)} rules" if names[1:] else f"the rule {names[0]}"
     return (
         f"{count:,} samples under {rules} have the target's distribution; "
@@ -159,14 +159,14 @@ def _sentence(
     )
 
 
-def _evidence(one: Sampled, fits: tuple[Fit, Fit | None]) -> dict[str, Any]:
+def _evidence(sampled: Sampled, fits: tuple[Fit, Fit | None]) -> dict[str, Any]:
     first, second = fits
     return {
         "samples": first.samples,
         "cells": first.cells,
         "p-value": first.p_value,
         "p-value of new samples": None if second is None else second.p_value,
-        "accepted draft tokens": one.accepted,
+        "accepted draft tokens": sampled.accepted,
         "detected total variation": first.detects,
     }
 

@@ -93,9 +93,9 @@ def request(*bundles: Models | Answers | Methods, **more: Any) -> Options:
     for name, field_name in RENAMED.items():
         if name in values:
             values[field_name] = values.pop(name)
-    given: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
+    settings: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
     return Options(
-        **{name: value for name, value in given.items() if value is not None}
+        **{name: value for name, value in settings.items() if value is not None}
     )
 
 
@@ -132,8 +132,8 @@ class BenchGroup(TyperGroup):
         """Put the default before options; refuse the spellings of earlier versions."""
         named = bool(args) and (args[0] in self.commands or args[0] in HELP)
         if not named:
-            for one in args:
-                _check_former(one.partition("=")[0])
+            for arg in args:
+                _check_former(arg.partition("=")[0])
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
@@ -194,7 +194,7 @@ def text(
 ) -> None:
     """Measure all methods, plain decoding and transformers in one interleaved run."""
     _check_peers(peers, device)
-    asked = request(
+    setup = request(
         models,
         answers,
         methods,
@@ -207,7 +207,7 @@ def text(
     from foreword_lab.bench.run import run
 
     with LineProgress(quiet=results.silent) as progress:
-        report = run(asked, progress)
+        report = run(setup, progress)
     results.write(report.as_json(), table(report) if where else report.tables())
 
 
@@ -240,10 +240,10 @@ def batch(
             "is of what it measures. Give one number, or '--beside' too"
         )
     _check_peers(peers, device)
-    asked = request(models, answers, methods, peers=peers, device=device)
+    setup = request(models, answers, methods, peers=peers, device=device)
     from foreword_lab.bench.batches.together import together
 
-    report = together(asked, counts, runtime.note, beside=beside)
+    report = together(setup, counts, runtime.note, beside=beside)
     results.write(report.as_json(), report.table())
     slow = [row.shown for row in report.rows if least and row.below(least)]
     for line in slow:
@@ -271,10 +271,10 @@ def serve(
     """Measure servers under load, over HTTP."""
     counts = early.numbers("'--concurrency'", concurrency)
     early.extra("serve", "fastapi", "uvicorn", "prometheus_client")
-    asked = request(models, answers, peers=peers)
+    setup = request(models, answers, peers=peers)
     from foreword_lab.bench.serving.run import serving
 
-    report = serving(asked, counts, requests, runtime.note)
+    report = serving(setup, counts, requests, runtime.note)
     results.write(report.as_json(), report.table())
 
 
@@ -295,12 +295,12 @@ def rules(
 ) -> None:
     """Compare verification rules on equal draft tokens."""
     more = {} if answers.temperature else {"temperature": [*RULE_TEMPERATURES]}
-    asked = request(models, answers, methods, **more)
+    setup = request(models, answers, methods, **more)
     from foreword_lab.bench.rules import as_json, compare, table
 
     with LineProgress(quiet=results.silent) as progress:
-        rows = compare(asked, tuple(nodes or BUDGETS), progress)
-    results.write(as_json(rows, asked), table(rows))
+        rows = compare(setup, tuple(nodes or BUDGETS), progress)
+    results.write(as_json(rows, setup), table(rows))
 
 
 @bench.command(
@@ -342,7 +342,7 @@ def limit(
         early.extra("plots", "matplotlib")
         check_writable(plot)
     shapes = (inflate,) if inflate else (FAMILY,) if model else DEFAULT
-    asked = LimitOptions(
+    setup = LimitOptions(
         shapes=shapes,
         target=model,
         contexts=tuple(early.numbers("--context", context)),
@@ -352,7 +352,7 @@ def limit(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    measured = limits(asked, runtime.note)
+    measured = limits(setup, runtime.note)
     if plot is not None:
         from foreword_lab.bench.roofline.plot import draw
 

@@ -115,46 +115,46 @@ def certify(
             from foreword_lab.certify.remote.run import ServerOptions, certify_server
 
             request = ServerOptions(url=url, key=key, model=model, **run)
-            found = certify_server(request, progress)
+            result = certify_server(request, progress)
         else:
             from foreword_lab.certify.run import CertifyOptions
             from foreword_lab.certify.run import certify as certify_pair
 
             pair = dict(drafts=tuple(draft or ()), methods=tuple(method or ()))
             settings = CertifyOptions(target=target, **pair, **run, **keywords(loading))
-            found = certify_pair(settings, progress)
-    _write(found, json_, report)
-    if not found.passed:
+            result = certify_pair(settings, progress)
+    _write(result, json_, report)
+    if not result.passed:
         raise typer.Exit(1)
 
 
-def _write(found: Certificate, file: Path | None, report: Path | None) -> None:
+def _write(result: Certificate, file: Path | None, report: Path | None) -> None:
     from foreword_lab.certify.report import page, write_json
     from foreword_lab.html_page import write
 
     if report is not None:
-        write(report, page(found))
+        write(report, page(result))
         runtime.note(f"saved the report to {report}")
     if file == STDOUT:
-        sys.stdout.write(json.dumps(found.as_json()) + "\n")
+        sys.stdout.write(json.dumps(result.as_json()) + "\n")
         return
     if file is not None:
-        write_json(file, found)
+        write_json(file, result)
         runtime.note(f"saved the certificate to {file}")
-    _print(found)
+    _print(result)
 
 
-def _print(found: Certificate) -> None:
+def _print(result: Certificate) -> None:
     """Print the checks as a table, and the verdict."""
     from rich.text import Text
 
-    def outcome(one: Check) -> Text:
-        return Text(one.status, STYLES.get(one.status, "dim"))
+    def outcome(check: Check) -> Text:
+        return Text(check.status, STYLES.get(check.status, "dim"))
 
     def words(head: str, text: Callable[[Check], str], ratio: int) -> Column[Check]:
         return Column(
             head,
-            lambda one: Text(render.printable(text(one))),
+            lambda check: Text(render.printable(text(check))),
             justify="left",
             folds=True,
             ratio=ratio,
@@ -162,9 +162,9 @@ def _print(found: Certificate) -> None:
 
     columns = (
         name_column("outcome", outcome),
-        words("check", lambda one: one.name, 2),
-        words("result", lambda one: one.what, 3),
+        words("check", lambda check: check.name, 2),
+        words("result", lambda check: check.what, 3),
     )
     console = render.stdout()
-    console.print(Table(found.checks, columns, look=BARE))
-    console.print(found.verdict, style="bold" if found.passed else "bold red")
+    console.print(Table(result.checks, columns, look=BARE))
+    console.print(result.verdict, style="bold" if result.passed else "bold red")

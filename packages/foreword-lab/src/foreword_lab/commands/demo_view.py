@@ -99,8 +99,8 @@ def table(rows: tuple[Row, ...]) -> Table[Row]:
         return Column(head, cell, no_wrap=True)
 
     def over_generate(row: Row) -> str:
-        found = row.speedup_over_generate
-        return figure(found and found.mid, missing="–")
+        speedup = row.speedup_over_generate
+        return figure(speedup and speedup.mid, missing="–")
 
     return Table(
         rows,

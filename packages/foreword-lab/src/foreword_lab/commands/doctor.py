@@ -100,8 +100,8 @@ def _print(report: Diagnosis) -> None:
     console = render.stdout()
     for line in report.lines:
         console.print(escape(line))
-    for place, cause in enumerate(report.causes, 1):
-        head = f"{SIGNS[cause.level]} [bold]{place}. {escape(cause.name)}[/]"
+    for rank, cause in enumerate(report.causes, 1):
+        head = f"{SIGNS[cause.level]} [bold]{rank}. {escape(cause.name)}[/]"
         console.print(f"\n{head}{_loss(cause)}")
         _print_indented(console, cause.evidence)
         _print_indented(console, cause.remedy, "dim")

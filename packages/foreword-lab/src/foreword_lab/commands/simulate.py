@@ -111,14 +111,14 @@ class CostOptions:
         from foreword_lab.simulate.costs import ReplicaCosts
 
         if self.costs is not None:
-            found = ReplicaCosts.read(self.costs)
+            costs = ReplicaCosts.read(self.costs)
         else:
             from foreword_lab.simulate.server import costs_of
 
-            found = costs_of(self.from_server or "", self.key)
+            costs = costs_of(self.from_server or "", self.key)
         if self.save is not None:
-            found.save(self.save)
-        return found
+            costs.save(self.save)
+        return costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +134,8 @@ class LoadOptions:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        given = [self.trace, self.clients, self.rate]
-        if sum(one is not None for one in given) != 1:
+        arrivals = [self.trace, self.clients, self.rate]
+        if sum(one is not None for one in arrivals) != 1:
             raise InvalidRequest(
                 "cannot simulate: give one of '--trace', '--clients' and '--rate', "
                 "which say when requests arrive"

@@ -81,42 +81,42 @@ def theory(
     --cost nothing is loaded (Leviathan et al. 2023).
     """
     model, target = early.either(model, target, "--model"), None
-    given = locals()
+    values = locals()
     if plot is not None:
         early.extra("plots", "matplotlib")
     if alpha is None and cost is None:
-        _measured(given)
+        _measured(values)
     else:
-        _formulas(given)
+        _formulas(values)
 
 
-def _formulas(given: dict[str, Any]) -> None:
+def _formulas(values: dict[str, Any]) -> None:
     """Print the formulas for the numbers of the options."""
     from foreword_lab.theory.outlook import given as outlook_of
     from foreword_lab.theory.tables import outlook_table
 
-    _check_formulas(given)
-    outlook = outlook_of(given["alpha"], given["cost"])
-    if given["plot"]:
+    _check_formulas(values)
+    outlook = outlook_of(values["alpha"], values["cost"])
+    if values["plot"]:
         from foreword_lab.theory.plot import draw_outlook
 
-        draw_outlook(outlook, given["plot"])
-    if render.written(outlook.as_json(), given["json"]):
+        draw_outlook(outlook, values["plot"])
+    if render.written(outlook.as_json(), values["json"]):
         return
     console = render.stdout()
     console.print(outlook_table(outlook))
     _print_outlook(console, outlook)
 
 
-def _check_formulas(given: dict[str, Any]) -> None:
+def _check_formulas(values: dict[str, Any]) -> None:
     """Raise InvalidRequest if one number is missing, or an option has no effect."""
     for name in ("alpha", "cost"):
-        if given[name] is None:
+        if values[name] is None:
             raise InvalidRequest(
                 f"cannot apply the formulas: '--{name}' is missing. Give both numbers, "
                 "or neither to measure a pair"
             )
-    flat = given | keywords(given["loading"])
+    flat = values | keywords(values["loading"])
     unused = [
         "'MODEL'" if name == "model" else f"'--{name.replace('_', '-')}'"
         for name, one in signature(theory).parameters.items()
@@ -129,29 +129,29 @@ def _check_formulas(given: dict[str, Any]) -> None:
         )
 
 
-def _measured(given: dict[str, Any]) -> None:
+def _measured(values: dict[str, Any]) -> None:
     """Measure a pair and print it beside the formulas."""
     from foreword_lab.theory.run import TheoryOptions, examine
 
     request = TheoryOptions(
-        target=given["model"],
-        draft=given["draft"],
-        method=given["method"],
-        prompts=given["prompts"],
-        limit_prompts=given["limit_prompts"],
-        tokens=given["max_tokens"],
-        temperatures=tuple(given["temperature"] or (0.0, 1.0)),
-        seed=given["seed"],
-        quick=given["quick"],
-        **keywords(given["loading"]),
+        target=values["model"],
+        draft=values["draft"],
+        method=values["method"],
+        prompts=values["prompts"],
+        limit_prompts=values["limit_prompts"],
+        tokens=values["max_tokens"],
+        temperatures=tuple(values["temperature"] or (0.0, 1.0)),
+        seed=values["seed"],
+        quick=values["quick"],
+        **keywords(values["loading"]),
     )
-    with LineProgress(quiet=given["json"] == STDOUT) as progress:
+    with LineProgress(quiet=values["json"] == STDOUT) as progress:
         report = examine(request, progress)
-    if given["plot"]:
+    if values["plot"]:
         from foreword_lab.theory.plot import draw
 
-        draw(report, given["plot"])
-    if not render.written(report.as_json(), given["json"]):
+        draw(report, values["plot"])
+    if not render.written(report.as_json(), values["json"]):
         _print(report)
 
 

@@ -134,11 +134,11 @@ def method(
         minutes=minutes,
         seed=seed,
     )
-    found = [
+    results = [
         (one, _choose(model, one, loading, prompts, search, quiet=as_json))
         for one in _drafts(model, draft, trusted=loading.trust_remote_code)
     ]
-    best, chosen = max(found, key=lambda one: one[1].confirmations[0].measured.mid)
+    best, chosen = max(results, key=lambda pair: pair[1].confirmations[0].measured.mid)
     head = f"Written by `foreword tune method` on {date.today()}."
     text = _file(model, best, chosen.best).text(head, *chosen.why)
     out.write_text(text, encoding="utf-8")
@@ -149,9 +149,9 @@ def method(
         sys.stdout.write(json.dumps(values) + "\n")
         return
     console = render.stdout()
-    for one, result in found:
+    for path, result in results:
         title = "predicted on the same answers"
-        console.print(_table(result, title if one is None else f"{one}: {title}"))
+        console.print(_table(result, title if path is None else f"{path}: {title}"))
         console.print(_timed(result))
     for line in chosen.why:
         console.print(line, markup=False)
@@ -179,28 +179,28 @@ def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) ->
 
 
 def _drafts(
-    model: str | None, given: list[str] | None, *, trusted: bool
+    model: str | None, names: list[str] | None, *, trusted: bool
 ) -> list[str | None]:
     """Return the drafts with the target's tokenizer; says which have another one.
 
     Raises InvalidRequest if none is left.
     """
-    if not given:
+    if not names:
         return [None]
     from foreword import bundled as models
     from foreword.model import check_same, load_tokenizer
 
     remote = {"trust_remote_code": True} if trusted else {}
-    own = load_tokenizer(model or models.target(), **remote)
+    tokenizer = load_tokenizer(model or models.target(), **remote)
     fitting: list[str | None] = []
-    listed = [path for one in given for path in _each(one)]
-    for one in listed:
+    listed = [path for one in names for path in _each(one)]
+    for path in listed:
         try:
-            check_same(own, load_tokenizer(one, **remote))
+            check_same(tokenizer, load_tokenizer(path, **remote))
         except VocabularyMismatch as error:
-            runtime.note(f"left out {one}: {error}")
+            runtime.note(f"left out {path}: {error}")
         else:
-            fitting.append(one)
+            fitting.append(path)
     if not fitting:
         raise InvalidRequest(
             "cannot choose among these drafts: none has the target's tokenizer. Give "
@@ -209,12 +209,12 @@ def _drafts(
     return fitting
 
 
-def _each(given: str) -> list[str]:
+def _each(name: str) -> list[str]:
     """Return the models of a folder of models, or the one that is given."""
-    folder = Path(given)
+    folder = Path(name)
     if not folder.is_dir() or (folder / "config.json").is_file():
-        return [given]
-    return sorted(str(file.parent) for file in folder.glob("*/config.json")) or [given]
+        return [name]
+    return sorted(str(file.parent) for file in folder.glob("*/config.json")) or [name]
 
 
 def _choose(
@@ -256,40 +256,40 @@ def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
     )
 
 
-def _table(found: Chosen, title: str) -> Table[Prediction]:
+def _table(chosen: Chosen, title: str) -> Table[Prediction]:
     """Return the best predictions."""
     columns = (
-        Column["Prediction"]("method", lambda one: one.arm.name, justify="left"),
-        figure_column("draft tokens", lambda one: str(one.arm.nodes or "–")),
-        figure_column("× plain", lambda one: f"{one.over_plain.mid:.2f}"),
-        figure_column("95 %", lambda one: one.over_plain.ends),
-        figure_column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
-        figure_column("accepted", lambda one: share(one.accepted)),
-        figure_column("drafting", lambda one: share(one.drafting)),
+        Column["Prediction"]("method", lambda row: row.arm.name, justify="left"),
+        figure_column("draft tokens", lambda row: str(row.arm.nodes or "–")),
+        figure_column("× plain", lambda row: f"{row.over_plain.mid:.2f}"),
+        figure_column("95 %", lambda row: row.over_plain.ends),
+        figure_column("per pass", lambda row: f"{row.tokens_per_pass:.2f}"),
+        figure_column("accepted", lambda row: share(row.accepted)),
+        figure_column("drafting", lambda row: share(row.drafting)),
     )
-    return Table(found.predictions[:SHOWN], columns, title=title, look=WIDE)
+    return Table(chosen.predictions[:SHOWN], columns, title=title, look=WIDE)
 
 
-def _timed(found: Chosen) -> Table[Confirmation]:
+def _timed(chosen: Chosen) -> Table[Confirmation]:
     """Return the choices that were timed, beside what was predicted."""
     columns = (
-        Column["Confirmation"]("method", lambda one: one.arm.name, justify="left"),
+        Column["Confirmation"]("method", lambda row: row.arm.name, justify="left"),
         figure_column("draft tokens", _nodes),
-        figure_column("× plain", lambda one: f"{one.measured.mid:.2f}"),
-        figure_column("95 %", lambda one: one.measured.ends),
-        figure_column("predicted", lambda one: figure(one.predicted, missing="–")),
+        figure_column("× plain", lambda row: f"{row.measured.mid:.2f}"),
+        figure_column("95 %", lambda row: row.measured.ends),
+        figure_column("predicted", lambda row: figure(row.predicted, missing="–")),
         figure_column(
-            "off by", lambda one: "–" if one.error is None else f"{one.error:+.0%}"
+            "off by", lambda row: "–" if row.error is None else f"{row.error:+.0%}"
         ),
     )
     return Table(
-        found.confirmations,
+        chosen.confirmations,
         columns,
-        title=f"timed on {found.prompts} prompts",
+        title=f"timed on {chosen.prompts} prompts",
         look=WIDE,
-        emphasis=lambda one: "bold" if one.arm == found.best else None,
+        emphasis=lambda row: "bold" if row.arm == chosen.best else None,
     )
 
 
-def _nodes(one: Confirmation) -> str:
-    return "adaptive" if one.arm.nodes is None else str(one.arm.nodes or "–")
+def _nodes(row: Confirmation) -> str:
+    return "adaptive" if row.arm.nodes is None else str(row.arm.nodes or "–")

@@ -75,11 +75,11 @@ def view(
     render.facts(_totals(recording))
 
 
-def _pieces(one: Round) -> list[tuple[str, Origin]]:
+def _pieces(round_: Round) -> list[tuple[str, Origin]]:
     """Return the text of each emitted token, and its origin."""
-    origins: list[Origin] = [*("accepted" for _ in one.accepted), "bonus"]
+    origins: list[Origin] = [*("accepted" for _ in round_.accepted), "bonus"]
     # the answer may end inside the accepted path
-    return list(zip(one.pieces, origins, strict=False))
+    return list(zip(round_.pieces, origins, strict=False))
 
 
 def _rounds(recording: Recording) -> Table[_Row]:
@@ -88,17 +88,17 @@ def _rounds(recording: Recording) -> Table[_Row]:
     """
     from rich.text import Text
 
-    def why(one: Round) -> Text:
-        return Text(render.printable(one.undrafted.text if one.undrafted else ""))
+    def why(round_: Round) -> Text:
+        return Text(render.printable(round_.undrafted.text if round_.undrafted else ""))
 
     def number(head: str, cell: Callable[[int, Round], object]) -> Column[_Row]:
         return Column(head, lambda row: str(cell(*row)), no_wrap=True)
 
     columns = (
-        number("round", lambda place, _: place),
-        number("drafted", lambda _, one: len(one.draft)),
-        number("accepted", lambda _, one: len(one.accepted)),
-        number("ms", lambda _, one: f"{one.milliseconds:.1f}"),
+        number("round", lambda index, _: index),
+        number("drafted", lambda _, round_: len(round_.draft)),
+        number("accepted", lambda _, round_: len(round_.accepted)),
+        number("ms", lambda _, round_: f"{round_.milliseconds:.1f}"),
         Column["_Row"](
             "tokens", lambda row: _emitted(row[1]), justify="left", folds=True
         ),
@@ -113,12 +113,12 @@ def _rounds(recording: Recording) -> Table[_Row]:
     return Table(list(enumerate(recording.rounds, 1)), columns, look=BARE)
 
 
-def _emitted(one: Round) -> Text:
+def _emitted(round_: Round) -> Text:
     """Return the tokens of a round in their colours, white space made visible."""
-    texts = [*(one.draft[node].text for node in one.accepted), one.added.text]
+    texts = [*(round_.draft[node].text for node in round_.accepted), round_.added.text]
     return render.coloured(
         (repr(text)[1:-1], origin)
-        for text, (_, origin) in zip(texts, _pieces(one), strict=False)
+        for text, (_, origin) in zip(texts, _pieces(round_), strict=False)
     )
 
 

@@ -102,7 +102,7 @@ def whatif(
         open_llm(model, draft, loading, DraftingOptions()) as llm,
         LineProgress(quiet=as_json) as progress,
     ):
-        found = what_if(
+        result = what_if(
             llm,
             recording,
             method or None,
@@ -111,99 +111,99 @@ def whatif(
             rules=rule or (DEFAULT_RULE,),
         )
     if as_json:
-        sys.stdout.write(encode.dumps(found.as_json(trees=trees)) + "\n")
+        sys.stdout.write(encode.dumps(result.as_json(trees=trees)) + "\n")
         return
     console = render.stdout()
-    console.print(_table(found, recording))
+    console.print(_table(result, recording))
     if trees:
-        for one in found.outcomes:
-            console.print(_trees(one))
-    for left in found.left_out:
+        for outcome in result.outcomes:
+            console.print(_trees(outcome))
+    for left in result.left_out:
         render.notes().print(f"left out: {left.method}: {left.why}", markup=False)
 
 
-def _table(found: WhatIf, recording: Recording) -> Table[Outcome]:
+def _table(result: WhatIf, recording: Recording) -> Table[Outcome]:
     """Return one row per method and number of draft tokens, the fastest first."""
-    has_rules = any(one.rule != DEFAULT_RULE for one in found.outcomes)
+    has_rules = any(one.rule != DEFAULT_RULE for one in result.outcomes)
     rules = [Column["Outcome"]("rule", _rule, justify="left")] if has_rules else []
 
     return Table(
-        found.outcomes,
+        result.outcomes,
         (
             Column["Outcome"]("method", _method, justify="left"),
             *rules,
-            figure_column("draft tokens", lambda one: str(one.nodes or "–")),
-            figure_column("passes", lambda one: str(one.passes)),
-            figure_column("per pass", lambda one: f"{one.tokens_per_pass:.2f}"),
+            figure_column("draft tokens", lambda row: str(row.nodes or "–")),
+            figure_column("passes", lambda row: str(row.passes)),
+            figure_column("per pass", lambda row: f"{row.tokens_per_pass:.2f}"),
             figure_column("accepted", _accepted),
-            figure_column("ms", lambda one: f"{1000 * one.seconds:.0f}"),
-            figure_column("× plain", lambda one: f"{one.over_plain:.2f}"),
+            figure_column("ms", lambda row: f"{1000 * row.seconds:.0f}"),
+            figure_column("× plain", lambda row: f"{row.over_plain:.2f}"),
         ),
-        title=f"this answer of {found.outcomes[0].tokens} tokens, with …",
+        title=f"this answer of {result.outcomes[0].tokens} tokens, with …",
         caption="seconds are predicted; ¹ the target read the text again\n"
-        + _as_recorded(found, recording),
+        + _as_recorded(result, recording),
         look=WIDE,
-        emphasis=lambda one: "bold" if one.method == PLAIN else None,
+        emphasis=lambda row: "bold" if row.method == PLAIN else None,
     )
 
 
-def _method(one: Outcome) -> str:
-    return one.method + ("¹" if one.reread else "")
+def _method(row: Outcome) -> str:
+    return row.method + ("¹" if row.reread else "")
 
 
-def _rule(one: Outcome) -> str:
-    return one.rule if one.drafted else "–"
+def _rule(row: Outcome) -> str:
+    return row.rule if row.drafted else "–"
 
 
-def _accepted(one: Outcome) -> str:
-    return f"{one.accepted} of {one.drafted}" if one.drafted else "–"
+def _accepted(row: Outcome) -> str:
+    return f"{row.accepted} of {row.drafted}" if row.drafted else "–"
 
 
-def _as_recorded(found: WhatIf, recording: Recording) -> str:
+def _as_recorded(result: WhatIf, recording: Recording) -> str:
     """Return how the answer was written, and what the best constant choice would have
     saved.
     """
-    own = found.recorded
-    rest = f"{1000 * own.seconds:.0f} ms, {own.over_plain:.2f} × plain"
-    against = "more than the best above" if found.regret > 0 else "less than all above"
+    row = result.recorded
+    rest = f"{1000 * row.seconds:.0f} ms, {row.over_plain:.2f} × plain"
+    against = "more than the best above" if result.regret > 0 else "less than all above"
     return (
-        f"as recorded: {recording.method}, budget {recording.budget}, {own.passes} "
-        f"passes, {rest}: {abs(found.regret):.0%} {against}"
+        f"as recorded: {recording.method}, budget {recording.budget}, {row.passes} "
+        f"passes, {rest}: {abs(result.regret):.0%} {against}"
     )
 
 
-def _trees(one: Outcome) -> Table[tuple[str, str | Text]]:
+def _trees(outcome: Outcome) -> Table[tuple[str, str | Text]]:
     """Return what each round drafted: accepted tokens green, refused ones struck."""
-    by = "" if one.rule == DEFAULT_RULE else f", {one.rule}"
-    refused = one.refused or (0,) * len(one.rounds)
-    played = zip(one.rounds[:SHOWN], refused, strict=False)
+    by = "" if outcome.rule == DEFAULT_RULE else f", {outcome.rule}"
+    refused = outcome.refused or (0,) * len(outcome.rounds)
+    played = zip(outcome.rounds[:SHOWN], refused, strict=False)
     rows: list[tuple[str, str | Text]] = [
         (str(number), _drafted(round_, more))
         for number, (round_, more) in enumerate(played, 1)
     ]
-    if len(one.rounds) > SHOWN:
-        rows.append(("…", f"{len(one.rounds) - SHOWN} more"))
+    if len(outcome.rounds) > SHOWN:
+        rows.append(("…", f"{len(outcome.rounds) - SHOWN} more"))
     return Table(
         rows,
         (
             Column("round", lambda row: row[0]),
             Column("drafted", lambda row: row[1], justify="left", folds=True),
         ),
-        title=f"{one.method}, {one.nodes} draft tokens{by}",
+        title=f"{outcome.method}, {outcome.nodes} draft tokens{by}",
         look=replace(BARE, header_style="table.header"),
     )
 
 
-def _drafted(one: Round, more: int) -> Text:
+def _drafted(round_: Round, more: int) -> Text:
     """Return a round; `more`: refused draft tokens that are not known."""
     from rich.text import Text
 
     text = Text()
-    for node, token in enumerate(one.draft):
-        is_accepted = node in one.accepted
+    for node, token in enumerate(round_.draft):
+        is_accepted = node in round_.accepted
         style = "green" if is_accepted else "dim strike"
         text.append(repr(token.text)[1:-1], style)
     if more:
         text.append(f" +{more} refused ", "dim")
-    text.append(repr(one.added.text)[1:-1], "bold")
+    text.append(repr(round_.added.text)[1:-1], "bold")
     return text

@@ -49,7 +49,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             findings,
-            key=lambda one: (not one.is_cause, -one.cost, ORDER.index(one.level)),
+            key=lambda item: (not item.is_cause, -item.cost, ORDER.index(item.level)),
         )
     )
 

@@ -67,15 +67,15 @@ def templates(pair: MeasuredPair, ours: Tokenizer, theirs: Tokenizer) -> list[Fi
     if not pair.chats:
         return [Finding("note", name, evidence, remedy)]
     pair.note("the same in its own chat template")
-    own = pair.again([render(theirs, chat) for chat in pair.chats])
+    figures = pair.again([render(theirs, chat) for chat in pair.chats])
     now = pair.greedy
     evidence += (
-        f"; {own.first:.0%} of its first draft tokens are accepted in its own, "
+        f"; {figures.first:.0%} of its first draft tokens are accepted in its own, "
         f"{now.first:.0%} in the target's"
     )
-    if not own.clearly_above(now):
+    if not figures.clearly_above(now):
         return [Finding("note", name, evidence, remedy)]
-    could = now.with_acceptance(own).best
+    could = now.with_acceptance(figures).best
     return [Finding("bad", name, evidence, remedy, could / now.best, could)]
 
 

@@ -114,21 +114,21 @@ def _measured(
     return pair
 
 
-def _line(heat: str, one: Figures) -> str:
+def _line(heat: str, row: Figures) -> str:
     return (
-        f"temperature {heat}: {one.best:.2f}× plain decoding predicted, with "
-        f"{one.nodes} draft tokens; {one.tokens_per_pass:.2f} tokens per pass with "
+        f"temperature {heat}: {row.best:.2f}× plain decoding predicted, with "
+        f"{row.nodes} draft tokens; {row.tokens_per_pass:.2f} tokens per pass with "
         f"{LONGEST}"
     )
 
 
 def _tables() -> dict[str, int]:
     """Return the cost tables on this disk, and when each was written."""
-    found: dict[str, int] = {}
+    tables: dict[str, int] = {}
     with suppress(OSError):
         for file in (cache() / "costs").glob("*.json"):
-            found[file.name] = file.stat().st_mtime_ns
-    return found
+            tables[file.name] = file.stat().st_mtime_ns
+    return tables
 
 
 def _cost_table(session: Session, before: dict[str, int]) -> list[Finding]:

@@ -120,12 +120,12 @@ class Replica:
         if last or self._ends:
             left = self._share.limit(left)
         total = len(last)
-        for one in last:
-            one.left = 0
-        for one in self._share.in_turn(prompts, attrgetter("left")):
-            read = min(one.left, left)
+        for prompt in last:
+            prompt.left = 0
+        for prompt in self._share.in_turn(prompts, attrgetter("left")):
+            read = min(prompt.left, left)
             left -= read
-            one.left -= read
+            prompt.left -= read
             total += read
         self._finishing += [one.request for one in self._reading if not one.left]
         self._reading = [one for one in self._reading if one.left]
@@ -208,15 +208,15 @@ class Router:
     def least(self) -> int:
         """Return the replica that gets the next request."""
         while True:
-            load, place = self._heap[0]
-            if self._replicas[place].load == load:
-                return place
+            load, number = self._heap[0]
+            if self._replicas[number].load == load:
+                return number
             heappop(self._heap)
 
-    def changed(self, place: int) -> None:
+    def changed(self, number: int) -> None:
         """Note that the load of a replica has changed."""
-        load = self._replicas[place].load
-        heappush(self._heap, (load, place))
+        load = self._replicas[number].load
+        heappush(self._heap, (load, number))
 
 
 class Cluster:
@@ -259,26 +259,26 @@ class Cluster:
             for _ in range(self._load.clients):
                 self._send(0.0)
             return
-        for place, request in enumerate(self._load.requests):
-            self._times[place].sent = request.arrival
+        for number, request in enumerate(self._load.requests):
+            self._times[number].sent = request.arrival
             arrival = request.arrival + self._costs.request
-            self._events.append((arrival, ARRIVAL, place))
+            self._events.append((arrival, ARRIVAL, number))
         heapify(self._events)
 
     def _send(self, now: float) -> None:
         """Send the next request of a client, if one is left."""
-        place = self._sent
-        if place == len(self._times):
+        number = self._sent
+        if number == len(self._times):
             return
         self._sent += 1
-        self._times[place].sent = now
+        self._times[number].sent = now
         arrival = now + self._costs.request
-        heappush(self._events, (arrival, ARRIVAL, place))
+        heappush(self._events, (arrival, ARRIVAL, number))
 
     def _arrive(self, now: float, request: int) -> None:
         """Queue a request, or refuse it."""
-        place = self._router.least()
-        replica = self._replicas[place]
+        number = self._router.least()
+        replica = self._replicas[number]
         if replica.load >= self._costs.queue:
             self._times[request].refused = True
             self._over += 1
@@ -286,17 +286,17 @@ class Cluster:
                 self._send(now + RETRY + replica.load // STEP)
             return
         replica.add(request)
-        self._router.changed(place)
+        self._router.changed(number)
         if not replica.in_round and replica.load == 1:
-            heappush(self._events, (now, START, place))
+            heappush(self._events, (now, START, number))
 
-    def _start(self, now: float, place: int) -> None:
-        seconds = self._replicas[place].start()
-        heappush(self._events, (now + seconds, END, place))
+    def _start(self, now: float, number: int) -> None:
+        seconds = self._replicas[number].start()
+        heappush(self._events, (now + seconds, END, number))
 
-    def _end(self, now: float, place: int, progress: Progress) -> None:
+    def _end(self, now: float, number: int, progress: Progress) -> None:
         """End a round: clients that got their answer go on, and so does the replica."""
-        replica = self._replicas[place]
+        replica = self._replicas[number]
         written = replica.end()
         for request in written.begun:
             self._times[request].first = now
@@ -308,9 +308,9 @@ class Cluster:
             if self._load.clients is not None:
                 self._send(now)
         if written.ended:
-            self._router.changed(place)
+            self._router.changed(number)
         if replica.load:
-            heappush(self._events, (now, START, place))
+            heappush(self._events, (now, START, number))
 
 
 def works_of(costs: ReplicaCosts, load: Load) -> list[Work]:

@@ -176,12 +176,12 @@ class ReplicaCosts:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, as `read` takes them."""
-        found = asdict(self)
-        del found["where"]
-        found["forward"] = {str(rows): one for rows, one in self.forward.items()}
+        values = asdict(self)
+        del values["where"]
+        values["forward"] = {str(rows): one for rows, one in self.forward.items()}
         if isinstance(self.tokens, tuple):
-            found["tokens"] = list(self.tokens)
-        return found
+            values["tokens"] = list(self.tokens)
+        return values
 
     def save(self, file: Path) -> None:
         """Write the costs as a file that `read` reads."""
@@ -195,25 +195,25 @@ class ReplicaCosts:
         Raises InvalidRequest if it holds none, or fields that are not known.
         """
         where = str(file)
-        given = parsed(text_of(file), where)
-        check_names(given, NAMES, ("forward",), where)
-        given["forward"] = _by_rows(given["forward"], where)
-        if isinstance(given.get("tokens"), list):
-            given["tokens"] = tuple(given["tokens"])
-        return cls(**given, where=where)
+        values = parsed(text_of(file), where)
+        check_names(values, NAMES, ("forward",), where)
+        values["forward"] = _by_rows(values["forward"], where)
+        if isinstance(values.get("tokens"), list):
+            values["tokens"] = tuple(values["tokens"])
+        return cls(**values, where=where)
 
 
 NAMES = [one.name for one in fields(ReplicaCosts) if one.name != "where"]
 """Fields of a file of costs."""
 
 
-def _by_rows(given: object, where: str) -> dict[int, Any]:
+def _by_rows(table: object, where: str) -> dict[int, Any]:
     """Return the table of forwards with numbers as keys.
 
     Raises InvalidRequest if it is none.
     """
-    if isinstance(given, dict) and all(map(str.isdecimal, given)):
-        return {int(rows): seconds for rows, seconds in given.items()}
+    if isinstance(table, dict) and all(map(str.isdecimal, table)):
+        return {int(rows): seconds for rows, seconds in table.items()}
     raise InvalidRequest(
         f"cannot read {where}: 'forward' is not a table. Give seconds by rows: "
         '{"1": 0.02, "8": 0.03}'

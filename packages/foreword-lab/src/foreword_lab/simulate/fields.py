@@ -33,25 +33,25 @@ def parsed(text: str, where: str) -> dict[str, Any]:
     Raises InvalidRequest, which says `where`, for anything else.
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"cannot read {where}: it is not JSON: {words(error)}. Give a JSON object"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidRequest(
-            f"cannot read {where}: it holds {type(found).__name__}. Give a JSON object"
+            f"cannot read {where}: it holds {type(value).__name__}. Give a JSON object"
         )
-    return found
+    return value
 
 
 def check_names(
-    given: Mapping[str, Any], known: Iterable[str], needed: Iterable[str], where: str
+    values: Mapping[str, Any], known: Iterable[str], needed: Iterable[str], where: str
 ) -> None:
     """Raise InvalidRequest for fields that are not known, or that are missing."""
     names = list(known)
-    unknown = [name for name in given if name not in names]
-    missing = [name for name in needed if name not in given]
+    unknown = [name for name in values if name not in names]
+    missing = [name for name in needed if name not in values]
     if unknown:
         raise InvalidRequest(
             f"cannot read {where}: it has unknown fields {', '.join(unknown)}. Known "

@@ -112,10 +112,10 @@ def trace(file: Path, seed: int = 0) -> Load:
 
 
 def _request(line: str, where: str) -> LoadRequest:
-    given = parsed(line, where)
+    values = parsed(line, where)
     known = [one.name for one in fields(LoadRequest)]
-    check_names(given, known, NEEDED, where)
-    request = LoadRequest(**given)
+    check_names(values, known, NEEDED, where)
+    request = LoadRequest(**values)
     request.check(where)
     return request
 

@@ -43,8 +43,8 @@ def simulate(
     each = len(load.requests)
     total = each * len(replicas)
     rows: list[Row] = []
-    for place, count in enumerate(replicas):
-        before = place * each
+    for number, count in enumerate(replicas):
+        before = number * each
         cluster = Cluster(costs, load, count)
         outcome = cluster.run(
             lambda done, before=before: progress(before + done, total)
@@ -184,18 +184,18 @@ def _speed(value: float | None) -> str:
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("replicas", lambda one: f"{one.replicas:,}"),
+    Column("replicas", lambda row: f"{row.replicas:,}"),
     Column(
         "costs",
-        lambda one: "extrapolated" if one.extrapolated else "measured",
+        lambda row: "extrapolated" if row.extrapolated else "measured",
         justify="left",
     ),
-    Column("tokens/s", lambda one: _short(one.tokens_per_second)),
-    Column("a client", lambda one: _speed(one.client_tokens_per_second)),
-    Column("first token, ms", lambda one: _milli(one.first_token)),
-    Column("a token, ms", lambda one: _milli(one.per_token[:2])),
-    Column("answer, ms", lambda one: _milli(one.answer[:2])),
-    Column("busy", lambda one: f"{one.utilisation:.0%}"),
-    Column("refused", lambda one: f"{one.refused:,}"),
-    Column("rounds", lambda one: f"{one.rounds:,}"),
+    Column("tokens/s", lambda row: _short(row.tokens_per_second)),
+    Column("a client", lambda row: _speed(row.client_tokens_per_second)),
+    Column("first token, ms", lambda row: _milli(row.first_token)),
+    Column("a token, ms", lambda row: _milli(row.per_token[:2])),
+    Column("answer, ms", lambda row: _milli(row.answer[:2])),
+    Column("busy", lambda row: f"{row.utilisation:.0%}"),
+    Column("refused", lambda row: f"{row.refused:,}"),
+    Column("rounds", lambda row: f"{row.rounds:,}"),
 )

@@ -125,9 +125,9 @@ def _described(server: Server, base: str) -> Mapping[str, Any]:
         raise InvalidRequest(
             f"cannot read costs from {base}: {words(error)}. Give '--costs'"
         ) from error
-    found = parsed(text, url)
-    if {"costs", "scheduling"} <= set(found):
-        return found
+    values = parsed(text, url)
+    if {"costs", "scheduling"} <= set(values):
+        return values
     raise InvalidRequest(
         f"cannot read costs from {url}: it names none. Update the server, or give "
         "'--costs'"

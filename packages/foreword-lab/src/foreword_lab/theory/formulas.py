@@ -122,6 +122,6 @@ def pays_from(cost: PassCost, most: int) -> float | None:
     """Return the acceptance below which no number of draft tokens up to `most` pays;
     None if none ever does.
     """
-    found = [least_alpha(gamma, cost) for gamma in range(1, most + 1)]
-    paying = [alpha for alpha in found if alpha is not None]
+    alphas = [least_alpha(gamma, cost) for gamma in range(1, most + 1)]
+    paying = [alpha for alpha in alphas if alpha is not None]
     return min(paying, default=None)

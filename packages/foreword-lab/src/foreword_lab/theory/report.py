@@ -185,9 +185,9 @@ def pass_cost(passes: Sequence[Round], scoring: Cost) -> tuple[PassCost, float]:
     plain = [one.clock.score for one in passes if not one.drafted]
     step = median(plain) if plain else scoring(0)
     proposed: dict[int, list[float]] = {}
-    for one in passes:
-        if one.drafted:
-            proposed.setdefault(one.drafted, []).append(one.clock.propose)
+    for round_ in passes:
+        if round_.drafted:
+            proposed.setdefault(round_.drafted, []).append(round_.clock.propose)
     start, token = _line(proposed)
     rest = median([rest_of(one) for one in passes]) if passes else 0.0
     table = tuple(scoring(gamma) / scoring(0) for gamma in range(NODES + 1))
@@ -197,9 +197,9 @@ def pass_cost(passes: Sequence[Round], scoring: Cost) -> tuple[PassCost, float]:
     return cost, step
 
 
-def rest_of(one: Round) -> float:
+def rest_of(round_: Round) -> float:
     """Return the seconds of a round outside drafting and scoring."""
-    return one.clock.verify + one.clock.commit
+    return round_.clock.verify + round_.clock.commit
 
 
 def _line(seconds: dict[int, list[float]]) -> tuple[float, float]:

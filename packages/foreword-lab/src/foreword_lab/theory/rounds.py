@@ -73,9 +73,9 @@ class Answers:
         """Return accepted and tried draft tokens by depth."""
         counts = np.zeros((len(self.passes), LONGEST + 1, LONGEST, 2))
         for (prompt, budget), passes in self._by_run():
-            for one in passes:
-                counts[prompt, budget, : one.accepted, 0] += 1
-                counts[prompt, budget, : one.verified, 1] += 1
+            for round_ in passes:
+                counts[prompt, budget, : round_.accepted, 0] += 1
+                counts[prompt, budget, : round_.verified, 1] += 1
         return counts
 
     def times(self) -> Times:
@@ -92,9 +92,9 @@ class Answers:
             seconds.setdefault(budget, []).extend(one.seconds for one in passes)
         usual = {budget: median(all_) for budget, all_ in seconds.items() if all_}
         for at, passes in decoding.items():
-            for one in passes:
-                clipped = min(one.seconds, OUTLIER * usual[at[1]])
-                times[at] += one.tokens, clipped
+            for round_ in passes:
+                clipped = min(round_.seconds, OUTLIER * usual[at[1]])
+                times[at] += round_.tokens, clipped
         return times[(times[:, :, 1] > 0).all(axis=1)]
 
     def decoding(self) -> list[Round]:
@@ -122,19 +122,19 @@ def measure(
     no past answers: a drafter that looks tokens up must not have seen the answer.
     """
     answers = Answers()
-    own = f"theory-{params.temperature:g}"
-    for place, prompt in enumerate(prompts):
-        if not place:
+    tenant = f"theory-{params.temperature:g}"
+    for number, prompt in enumerate(prompts):
+        if not number:
             short = min(WARM_TOKENS, params.max_tokens)
             warm = replace(params, max_tokens=short, tenant="theory-warm")
             _runs(session, prompt, warm, budgets)
-        seed = (params.seed or 0) + place
-        asked = replace(params, seed=seed, tenant=own)
-        passes, tokens = _runs(session, prompt, asked, budgets)
+        seed = (params.seed or 0) + number
+        prompt_params = replace(params, seed=seed, tenant=tenant)
+        passes, tokens = _runs(session, prompt, prompt_params, budgets)
         answers.passes.append(passes)
         answers.tokens.append(tokens)
         note(
-            f"{place + 1} of {len(prompts)}: prompts at temperature "
+            f"{number + 1} of {len(prompts)}: prompts at temperature "
             f"{params.temperature:g}"
         )
     return answers
@@ -153,8 +153,8 @@ def _runs(
     plain: list[int] = []
     for log in logs.values():
         session.engine.default.budget = log
-        own = replace(params, tenant=f"{params.tenant}-{log.count}")
-        (request,) = session.prepare(list(prompt), own)
+        run_params = replace(params, tenant=f"{params.tenant}-{log.count}")
+        (request,) = session.prepare(list(prompt), run_params)
         session.begin(request)
         try:
             deltas = list(session.deltas(request))

@@ -54,15 +54,15 @@ def pair_table(heat: HeatReport) -> Table[Point]:
     return Table(
         heat.points,
         (
-            figure_column("γ", lambda one: str(one.gamma)),
-            _figure("eq. 1", lambda one: one.formula),
-            figure_column("tokens", lambda one: one.tokens.text),
-            figure_column("error", lambda one: _percent(one.error)),
-            _times("thm 3.8", lambda one: one.theorem),
-            _times("scoring", lambda one: one.with_scoring),
-            _times("both", lambda one: one.with_tokens),
+            figure_column("γ", lambda row: str(row.gamma)),
+            _figure("eq. 1", lambda row: row.formula),
+            figure_column("tokens", lambda row: row.tokens.text),
+            figure_column("error", lambda row: _percent(row.error)),
+            _times("thm 3.8", lambda row: row.theorem),
+            _times("scoring", lambda row: row.with_scoring),
+            _times("both", lambda row: row.with_tokens),
             figure_column("clock", _clock),
-            name_column("", lambda one: bar(one.with_tokens)),
+            name_column("", lambda row: bar(row.with_tokens)),
         ),
         title=f"temperature {heat.temperature:g}",
         caption=CAPTION,
@@ -106,8 +106,8 @@ def verdict(outlook: Outlook) -> str:
 def bar(speed: float) -> str:
     """Return a bar as long as the speed, with a mark at plain decoding's."""
     length = round(BAR * speed)
-    shown = "█" * min(length, BAR) + "▓" * max(0, length - BAR)
-    return shown.ljust(BAR) + ("▏" if length <= BAR else "")
+    text = "█" * min(length, BAR) + "▓" * max(0, length - BAR)
+    return text.ljust(BAR) + ("▏" if length <= BAR else "")
 
 
 def _coloured(speed: float) -> str:
@@ -119,13 +119,13 @@ def _clock(point: Point) -> str:
     return point.speed.text if point.speed else "–"
 
 
-def _percent(one: Interval) -> str:
-    return f"{one.mid:+.0%} ({one.low:+.0%} to {one.high:+.0%})"
+def _percent(gap: Interval) -> str:
+    return f"{gap.mid:+.0%} ({gap.low:+.0%} to {gap.high:+.0%})"
 
 
-def _figure(head: str, value: Callable[[Any], float]) -> Column[Any]:
-    return figure_column(head, lambda row: f"{value(row):.2f}")
+def _figure(head: str, read: Callable[[Any], float]) -> Column[Any]:
+    return figure_column(head, lambda row: f"{read(row):.2f}")
 
 
-def _times(head: str, value: Callable[[Any], float]) -> Column[Any]:
-    return figure_column(head, lambda row: f"{value(row):.2f}×")
+def _times(head: str, read: Callable[[Any], float]) -> Column[Any]:
+    return figure_column(head, lambda row: f"{read(row):.2f}×")

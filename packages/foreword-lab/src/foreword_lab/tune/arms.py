@@ -82,7 +82,7 @@ def choose(
     timed = _confirmed(llm, prompts[: predicted.seen], best, search, progress)
     confirmations = tuple(
         Confirmation(arm, _speed_of(arm, predictions), interval)
-        for arm, interval in sorted(timed.items(), key=lambda one: -one[1].mid)
+        for arm, interval in sorted(timed.items(), key=lambda pair: -pair[1].mid)
     )
     best_arm = _best(confirmations)
     chosen = Chosen(
@@ -124,27 +124,27 @@ class _Predictions:
         recording = _recorded(self._llm, prompt, self._search, number)
         self.seen += 1
         for (method, rule), nodes in list(self._nodes.items()):
-            found = what_if(self._llm, recording, [method], nodes, rules=[rule])
-            for one in found.left_out:
+            result = what_if(self._llm, recording, [method], nodes, rules=[rule])
+            for exclusion in result.left_out:
                 name = method if rule == DEFAULT_RULE else f"{method}, {rule}"
-                self.left_out[name] = one.why
+                self.left_out[name] = exclusion.why
                 del self._nodes[method, rule]
-            for one in found.outcomes:
-                self._keep(one, number)
+            for outcome in result.outcomes:
+                self._keep(outcome, number)
         for (method, rule), nodes in self._nodes.items():
             for count in nodes:
                 self._prices.time(Arm(method, count, rule), prompt, number)
         if self.seen == FIRST:
             self._drop()
 
-    def _keep(self, one: Outcome, number: int) -> None:
-        arm = Arm(one.method, one.nodes, one.rule)
+    def _keep(self, outcome: Outcome, number: int) -> None:
+        arm = Arm(outcome.method, outcome.nodes, outcome.rule)
         spent = self._spent.setdefault(arm, [])
         if len(spent) <= number:  # plain decoding comes with every method
-            spent.append(Spent.of(one))
-            light = replace(one, rounds=(), refused=(), by_round=())
+            spent.append(Spent.of(outcome))
+            light = replace(outcome, rounds=(), refused=(), by_round=())
             self._outcomes.setdefault(arm, []).append(light)
-            lengths = [len(played.accepted) for played in one.rounds]
+            lengths = [len(played.accepted) for played in outcome.rounds]
             self._paths.setdefault(arm, []).extend(lengths)
 
     def _drop(self) -> None:
@@ -175,27 +175,27 @@ class _Predictions:
 
     def _over_plain(self, arm: Arm) -> Interval:
         tokens = [one.tokens for one in self._spent[arm]]
-        own = np.array([tokens, self._costs(arm)], float)
+        rows = np.array([tokens, self._costs(arm)], float)
         plain = np.array([tokens, tokens], float)
-        return speedup(own.T, plain.T)
+        return speedup(rows.T, plain.T)
 
     def result(self) -> tuple[Prediction, ...]:
         """Return the predictions, the fastest first."""
         outcomes = self._outcomes.items()
-        found = [self._prediction(arm, own) for arm, own in outcomes]
-        return tuple(sorted(found, key=lambda one: -one.over_plain.mid))
+        rows = [self._prediction(arm, own) for arm, own in outcomes]
+        return tuple(sorted(rows, key=lambda row: -row.over_plain.mid))
 
     def _drafting(self, arm: Arm, cost: float) -> float:
         """Return the share of drafting in the cost of all answers."""
         share = self._prices.drafting(arm)
         if share is None:
-            own = self._outcomes[arm]
-            seconds = sum(one.seconds for one in own)
-            return sum(one.drafting for one in own) / seconds
+            outcomes = self._outcomes[arm]
+            seconds = sum(one.seconds for one in outcomes)
+            return sum(one.drafting for one in outcomes) / seconds
         unit = self._plain_seconds
         rest = 0.0
-        for one in self._spent[arm]:
-            idle = replace(one, rounds={False: one.rounds[False]})
+        for spent in self._spent[arm]:
+            idle = replace(spent, rounds={False: spent.rounds[False]})
             rest += self._prices.units(arm, idle, unit)
         return share * (1 - rest / cost)
 
@@ -208,9 +208,9 @@ class _Predictions:
         per_pass = sum(one.tokens for one in outcomes) / passes
         nodes = arm.nodes or 0
         costs = Costs(self.costs)
-        one, unit = costs.seconds(1), self._plain_seconds
-        rows = passes * max(costs.seconds(nodes + 1) - one, 0.0) / unit
-        least = min(passes * one / unit, cost)
+        step, unit = costs.seconds(1), self._plain_seconds
+        rows = passes * max(costs.seconds(nodes + 1) - step, 0.0) / unit
+        least = min(passes * step / unit, cost)
         limits = Limits(
             speed.mid / (1 - drafting),
             speed.mid * cost / max(cost - rows, least),
@@ -275,15 +275,15 @@ def _confirmed(
 def _finalists(predictions: Sequence[Prediction]) -> list[Arm]:
     """Return the best number of draft tokens of each of the best methods and rules."""
     best: dict[tuple[str, str], Arm] = {}
-    for one in predictions:
-        if one.arm.method != PLAIN:
-            best.setdefault((one.arm.method, one.arm.rule), one.arm)
+    for row in predictions:
+        if row.arm.method != PLAIN:
+            best.setdefault((row.arm.method, row.arm.rule), row.arm)
     return list(best.values())[:CONFIRMED]
 
 
 def _speed_of(arm: Arm, predictions: Sequence[Prediction]) -> float | None:
-    found = (one.over_plain.mid for one in predictions if one.arm == arm)
-    return next(found, None)
+    matches = (one.over_plain.mid for one in predictions if one.arm == arm)
+    return next(matches, None)
 
 
 def _best(confirmations: Sequence[Confirmation]) -> Arm:
@@ -291,15 +291,15 @@ def _best(confirmations: Sequence[Confirmation]) -> Arm:
     load, where a constant number is hardly faster.
     """
     fastest = confirmations[0]
-    for one in confirmations:
-        near = one.measured.mid * BETTER >= fastest.measured.mid
-        if one.arm.nodes is None and near:
-            return one.arm
+    for row in confirmations:
+        near = row.measured.mid * BETTER >= fastest.measured.mid
+        if row.arm.nodes is None and near:
+            return row.arm
     return fastest.arm
 
 
-def _alike(one: Arm, other: Arm) -> bool:
-    return (one.method, one.rule) == (other.method, other.rule)
+def _alike(arm: Arm, other: Arm) -> bool:
+    return (arm.method, arm.rule) == (other.method, other.rule)
 
 
 def _why(
@@ -308,7 +308,7 @@ def _why(
     confirmations: Sequence[Confirmation],
 ) -> list[str]:
     """Return why this choice, in sentences."""
-    own = next(one for one in confirmations if one.arm == chosen)
+    result = next(one for one in confirmations if one.arm == chosen)
     if chosen.method == PLAIN:
         best = predictions[0]
         reason = (
@@ -319,7 +319,7 @@ def _why(
         return [reason]
     like = [one for one in predictions if _alike(one.arm, chosen)]
     about = like[0]
-    speed = own.measured
+    speed = result.measured
     said = []
     said.append(
         f"{chosen.name} is {speed.mid:.2f} times as fast as plain decoding "
@@ -346,25 +346,25 @@ def keep_speeds(session: Session, chosen: Chosen) -> None:
     sampled like these.
     """
     target = session.target
-    kept = kept_speeds(target)
+    store = kept_speeds(target)
     params = SamplingParams(temperature=chosen.temperature)
     sort = params.greedy, params.plain
     kind = kind_name(DEFAULT_RULE, AdaptiveBudget.__name__, sort, bits=1)
     for method, speed in speeds(chosen).items():
-        kept.record(kind, session.label(method), speed, chosen.prompts)
+        store.record(kind, session.label(method), speed, chosen.prompts)
 
 
 def speeds(chosen: Chosen) -> dict[str, float]:
     """Return the best speed over plain decoding of each method under the default rule:
     measured where it was timed.
     """
-    found: dict[str, float] = {}
+    best: dict[str, float] = {}
     timed = {one.arm.method for one in chosen.confirmations}
-    for one in chosen.predictions:
-        if one.arm.method not in timed and one.arm.rule == DEFAULT_RULE:
-            found.setdefault(one.arm.method, one.over_plain.mid)
-    for one in chosen.confirmations:
-        if one.arm.method != PLAIN and one.arm.rule == DEFAULT_RULE:
-            speed = one.measured.mid
-            found[one.arm.method] = max(found.get(one.arm.method, 0.0), speed)
-    return found
+    for row in chosen.predictions:
+        if row.arm.method not in timed and row.arm.rule == DEFAULT_RULE:
+            best.setdefault(row.arm.method, row.over_plain.mid)
+    for row in chosen.confirmations:
+        if row.arm.method != PLAIN and row.arm.rule == DEFAULT_RULE:
+            speed = row.measured.mid
+            best[row.arm.method] = max(best.get(row.arm.method, 0.0), speed)
+    return best

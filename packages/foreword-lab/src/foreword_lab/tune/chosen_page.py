@@ -70,9 +70,9 @@ draft tokens are nearly free to check.</p>
 def best_of_each(chosen: Chosen) -> list[Prediction]:
     """Return the fastest prediction of each method and rule, the fastest first."""
     best: dict[str, Prediction] = {}
-    for one in chosen.predictions:
-        if one.arm.method != PLAIN:
-            best.setdefault(one.arm.name, one)
+    for row in chosen.predictions:
+        if row.arm.method != PLAIN:
+            best.setdefault(row.arm.name, row)
     return list(best.values())[:LINES]
 
 
@@ -128,43 +128,43 @@ def _numbered(values: Iterable[float]) -> list[tuple[float, float]]:
 
 def _timed(chosen: Chosen) -> str:
     rows = []
-    for one in chosen.confirmations:
-        predicted = figure(one.predicted, missing="–")
-        error = "–" if one.error is None else f"{one.error:+.0%}"
-        cells = (predicted, f"{one.measured.mid:.2f}", one.measured.ends, error)
-        is_best = one.arm == chosen.best
-        rows.append(_row(one.arm, cells, is_best=is_best))
+    for row in chosen.confirmations:
+        predicted = figure(row.predicted, missing="–")
+        error = "–" if row.error is None else f"{row.error:+.0%}"
+        cells = (predicted, f"{row.measured.mid:.2f}", row.measured.ends, error)
+        is_best = row.arm == chosen.best
+        rows.append(_row(row.arm, cells, is_best=is_best))
     return table(("method", "predicted", "measured", "95 %", "off by"), rows)
 
 
 def _limits(chosen: Chosen) -> str:
     rows = []
-    for one in best_of_each(chosen):
-        limits = one.limits
+    for row in best_of_each(chosen):
+        limits = row.limits
         speeds = (
             limits.free_drafting,
             limits.free_rows,
             limits.all_accepted,
         )
-        cells = map(figure, (one.over_plain.mid, *speeds))
-        is_best = one.arm.name == chosen.best.name
-        rows.append(_row(one.arm, cells, is_best=is_best))
+        cells = map(figure, (row.over_plain.mid, *speeds))
+        is_best = row.arm.name == chosen.best.name
+        rows.append(_row(row.arm, cells, is_best=is_best))
     heads = ("method", "now", "drafting free", "checking free", "all accepted")
     return table(heads, rows)
 
 
 def _predictions(chosen: Chosen) -> str:
     rows = []
-    for one in chosen.predictions:
+    for row in chosen.predictions:
         cells = (
-            f"{one.over_plain.mid:.2f}",
-            one.over_plain.ends,
-            f"{one.tokens_per_pass:.2f}",
-            f"{one.accepted:.0%}",
-            f"{one.drafting:.0%}",
+            f"{row.over_plain.mid:.2f}",
+            row.over_plain.ends,
+            f"{row.tokens_per_pass:.2f}",
+            f"{row.accepted:.0%}",
+            f"{row.drafting:.0%}",
         )
-        is_best = one.arm == chosen.best
-        rows.append(_row(one.arm, cells, is_best=is_best))
+        is_best = row.arm == chosen.best
+        rows.append(_row(row.arm, cells, is_best=is_best))
     heads = ("method", "× plain", "95 %", "tokens a pass", "accepted", "drafting")
     return table(heads, rows)
 

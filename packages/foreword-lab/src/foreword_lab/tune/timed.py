@@ -107,8 +107,8 @@ class Spent:
         rounds = outcome.rounds
         refused = outcome.refused or (0,) * len(rounds)
         times = outcome.by_round
-        for one, more, took in zip(rounds, refused, times, strict=True):
-            kind = bool(one.draft or more)
+        for round_, more, took in zip(rounds, refused, times, strict=True):
+            kind = bool(round_.draft or more)
             count[kind] += 1
             seconds[kind] += took
         return cls(outcome.tokens, count, seconds)
@@ -142,11 +142,11 @@ class RoundPrices:
         rounds = timed.rounds(prompt, number, ROUNDS)
         took = seconds_of(rounds)
         # the first reads the prompt as well
-        for one, seconds in zip(rounds[1:], took[1:], strict=True):
-            kind = (arm, bool(one.draft))
+        for round_, seconds in zip(rounds[1:], took[1:], strict=True):
+            kind = (arm, bool(round_.draft))
             self._timed.setdefault(kind, []).append(seconds)
-            if one.draft:
-                share = one.propose_ms / 1000 / seconds
+            if round_.draft:
+                share = round_.propose_ms / 1000 / seconds
                 self._shares.setdefault(arm, []).append(share)
 
     def units(self, arm: Arm, spent: Spent, plain: float) -> float:
@@ -175,8 +175,8 @@ class RoundPrices:
 
 def typical(seconds: Sequence[float]) -> float:
     """Return the mean without the slowest rounds, which other programs held up."""
-    kept = ceil(KEPT * len(seconds))
-    return fmean(sorted(seconds)[:kept])
+    count = ceil(KEPT * len(seconds))
+    return fmean(sorted(seconds)[:count])
 
 
 def seconds_of(rounds: Sequence[Round]) -> list[float]:

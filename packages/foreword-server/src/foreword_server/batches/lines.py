@@ -152,8 +152,8 @@ def _line(text: bytes, start: int, endpoint: str | None) -> Line:
         raise _Unreadable("missing_body", "body must be a JSON object")
     if body.get("stream"):
         raise _Unreadable("invalid_body", "an answer in a file cannot be a stream")
-    asked = json.dumps([url, body], sort_keys=True).encode()
-    name = blake2b(asked, digest_size=12).hexdigest()
+    content = json.dumps([url, body], sort_keys=True).encode()
+    name = blake2b(content, digest_size=12).hexdigest()
     return Line(custom_id, url, f"batch_req_{name}", start, len(text))
 
 

@@ -12,7 +12,7 @@ QUEUE = 2**20
 """Answers that run or wait: no bound, because `run` sends a number at a time."""
 
 
-def load(model: str | None, given: dict[str, Any]) -> Service:
-    """Return the service of a model; `given`: the other settings of LLM."""
-    llm = LLM(model, **given)
+def load(model: str | None, options: dict[str, Any]) -> Service:
+    """Return the service of a model; `options`: the other settings of LLM."""
+    llm = LLM(model, **options)
     return Service(llm, Settings(queue=QUEUE), bundled=model is None)

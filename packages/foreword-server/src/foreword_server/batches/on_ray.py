@@ -182,18 +182,18 @@ class Replica:
 
     async def _answers(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         bodies = {row["custom_id"]: json.loads(row.pop("body")) for row in rows}
-        found = []
+        answers = []
 
         async def answer(line: Line) -> Response:
             return await self._inside.post(line.url, bodies[line.custom_id])
 
         def write(line: Line, response: Response) -> None:
             record = asdict(response) | {"body": json.dumps(response.body)}
-            found.append({"custom_id": line.custom_id, "fault": ""} | record)
+            answers.append({"custom_id": line.custom_id, "fault": ""} | record)
 
         lines = [Line(**row) for row in rows]
         await run(lines, answer, write, len(lines))
-        return found
+        return answers
 
 
 def answer(
@@ -253,9 +253,9 @@ def _answers(
     context.target_max_block_size = BLOCK
     context.max_errored_blocks = -1
     rows = [asdict(line) | {"body": json.dumps(read.body(line))} for line in lines]
-    asked = ray.data.from_items(rows, override_num_blocks=tasks)
+    dataset = ray.data.from_items(rows, override_num_blocks=tasks)
     warnings.filterwarnings("ignore", "`ray_remote_args`", RayDeprecationWarning)
-    answered = asked.map_batches(
+    answered = dataset.map_batches(
         Replica,
         fn_constructor_args=(loading, str(Path.cwd())),
         batch_size=None,

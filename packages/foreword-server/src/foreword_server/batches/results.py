@@ -104,7 +104,7 @@ class ResultFile:
         """
         ids = {line.custom_id: line.id for line in lines}
         done: set[str] = set()
-        kept: list[bytes] = []
+        answers: list[bytes] = []
         dropped = False
         with self.path.open("rb") as file:
             for text in file:
@@ -114,13 +114,13 @@ class ResultFile:
                 custom_id, is_good = self._read(text, ids)
                 if (is_good or errors) and custom_id not in done:
                     done.add(custom_id)
-                    kept.append(text)
+                    answers.append(text)
                     self.counts.completed += is_good
                     self.counts.failed += not is_good
                 else:
                     dropped = True
         if dropped:
-            self._replace(kept)
+            self._replace(answers)
         return done
 
     def write(self, line: Line, response: Response) -> None:
@@ -153,16 +153,16 @@ class ResultFile:
                 text = text[self._file.write(text) :]
         except OSError as error:
             self._file.truncate(end)
-            kept = self.counts.completed
+            count = self.counts.completed
             raise ForewordError(
-                f"cannot write {self.path}: {words(error)}. Its {kept} answers are "
+                f"cannot write {self.path}: {words(error)}. Its {count} answers are "
                 "kept: run the same command again to go on"
             ) from error
 
     def _read(self, text: bytes, ids: dict[str, str]) -> tuple[str, bool]:
         try:
             record = json.loads(text)
-            custom_id, found = record["custom_id"], record["id"]
+            custom_id, line_id = record["custom_id"], record["id"]
             is_good = record["response"]["status_code"] == GOOD
         except (ValueError, KeyError, TypeError):
             raise InvalidRequest(
@@ -171,19 +171,19 @@ class ResultFile:
             ) from None
         expected = ids.get(custom_id)
         # a request that failed may be mended
-        if expected is None or (is_good and expected != found):
+        if expected is None or (is_good and expected != line_id):
             raise InvalidRequest(
                 f"cannot continue {self.path}: it holds the answer to another request "
                 f"with the custom_id {custom_id!r}. Give another file"
             )
         return custom_id, is_good
 
-    def _replace(self, kept: list[bytes]) -> None:
+    def _replace(self, lines: list[bytes]) -> None:
         """Have these lines alone, whatever happens meanwhile."""
         partial = self.path.with_name(f".{self.path.name}.partial")
         partial.touch()
         partial.chmod(self.path.stat().st_mode)
-        partial.write_bytes(b"".join(kept))
+        partial.write_bytes(b"".join(lines))
         partial.replace(self.path)
         self.__exit__()
         self.__enter__()

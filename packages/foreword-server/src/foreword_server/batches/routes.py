@@ -100,19 +100,19 @@ def _add_files(router: APIRouter, batches: Batches | None) -> None:
     @router.get(UPLOADS + "/{file_id}/content", tags=["OpenAI"])
     async def whole(http_request: Request, file_id: str) -> Response:
         """Send a file."""
-        kept = _kept(batches)
-        found = _file(kept, http_request, file_id)
-        path = kept.store.path(http_request.state.tenant, found["id"])
+        queue = _kept(batches)
+        record = _file(queue, http_request, file_id)
+        path = queue.store.path(http_request.state.tenant, record["id"])
         return FileResponse(path, media_type="application/jsonl")
 
     @router.delete(UPLOADS + "/{file_id}", tags=["OpenAI"])
     async def delete(http_request: Request, file_id: str) -> Response:
         """Delete a file; a batch that needs it must have ended."""
-        kept = _kept(batches)
-        found = _file(kept, http_request, file_id)
-        kept.check_unused(http_request.state.tenant, found["id"])
-        kept.store.delete(http_request.state.tenant, found["id"])
-        return Json({"id": found["id"], "object": "file", "deleted": True})
+        queue = _kept(batches)
+        record = _file(queue, http_request, file_id)
+        queue.check_unused(http_request.state.tenant, record["id"])
+        queue.store.delete(http_request.state.tenant, record["id"])
+        return Json({"id": record["id"], "object": "file", "deleted": True})
 
 
 def _add_batches(router: APIRouter, batches: Batches | None) -> None:
@@ -123,13 +123,13 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
     )
     async def create(http_request: Request) -> Response:
         """Queue a file of requests."""
-        kept = _kept(batches)
+        queue = _kept(batches)
         text = await content(http_request)
         body = await asyncio.to_thread(parsed, text, BatchBody)
         _check(body)
-        _file(kept, http_request, body.input_file_id)
+        _file(queue, http_request, body.input_file_id)
         batch = _new(body)
-        kept.add(http_request.state.tenant, batch)
+        queue.add(http_request.state.tenant, batch)
         return Json(batch)
 
     @router.get(path, tags=["OpenAI"])
@@ -171,13 +171,13 @@ def _name(form: Mapping[str, Sequence[str | Upload]]) -> str:
 
 def _seconds(form: Mapping[str, Sequence[str | Upload]]) -> int:
     """Return how long a form wants its file kept. Raises ApiError for another time."""
-    given = {
+    fields = {
         name: form[f"expires_after[{name}]"][0]
         for name in ExpiresAfter.model_fields
         if f"expires_after[{name}]" in form
     }
     try:
-        return ExpiresAfter.model_validate(given).seconds
+        return ExpiresAfter.model_validate(fields).seconds
     except ValidationError:
         raise ApiError(
             400,
@@ -255,15 +255,15 @@ def _new(body: BatchBody) -> dict[str, Any]:
     }
 
 
-def _page(found: list[dict[str, Any]], limit: int, after: str | None) -> dict[str, Any]:
+def _page(items: list[dict[str, Any]], limit: int, after: str | None) -> dict[str, Any]:
     """Return a page of a list: those after an id."""
-    ids = [one["id"] for one in found]
+    ids = [one["id"] for one in items]
     first = ids.index(after) + 1 if after in ids else 0
-    data = found[first : first + limit]
+    data = items[first : first + limit]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": first + limit < len(found),
+        "has_more": first + limit < len(items),
     }

@@ -35,11 +35,11 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         """Return the replicas, the best one first; a full one is passed over."""
         if not candidate_replicas:
             return []
-        found = blocks_of(pending_request)
+        keys = blocks_of(pending_request)
 
-        def rank(one: RunningReplica) -> float:
-            known = self._prefixes.get(one.replica_id)
-            return cost(self._count(one), 0 if known is None else known.matches(found))
+        def rank(peer: RunningReplica) -> float:
+            known = self._prefixes.get(peer.replica_id)
+            return cost(self._count(peer), 0 if known is None else known.matches(keys))
 
         return [[one] for one in sorted(candidate_replicas, key=rank)]
 
@@ -47,9 +47,9 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         """Take the replicas that there are, and forget the others."""
         super().update_replicas(replicas)
         left = {one.replica_id for one in replicas}
-        for kept in (self._prefixes, self._running):
-            for gone in kept.keys() - left:
-                del kept[gone]
+        for table in (self._prefixes, self._running):
+            for gone in table.keys() - left:
+                del table[gone]
 
     def on_request_routed(
         self,
@@ -77,5 +77,5 @@ class PrefixRouter(FIFOMixin, RequestRouter):
 
 def blocks_of(pending: PendingRequest | None) -> Sequence[bytes]:
     """Return the beginnings of a request's prompt; none of other calls."""
-    asked = pending.args[0] if pending and pending.args else None
-    return asked.blocks if isinstance(asked, Asked) else ()
+    call = pending.args[0] if pending and pending.args else None
+    return call.blocks if isinstance(call, Asked) else ()

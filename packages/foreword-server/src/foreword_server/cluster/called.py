@@ -17,12 +17,12 @@ WAITING = 64
 """Pieces that wait to be read; then the application waits."""
 
 
-async def called(app: ASGIApp, asked: Asked) -> AsyncIterator[Head | bytes]:
+async def called(app: ASGIApp, request: Asked) -> AsyncIterator[Head | bytes]:
     """Yield the head of a response, then its body in pieces. Closing the generator
     leaves, as a client does.
     """
-    call = _Call(asked.body)
-    task = asyncio.create_task(call.run(app, scope_of(asked)))
+    call = _Call(request.body)
+    task = asyncio.create_task(call.run(app, scope_of(request)))
     try:
         while (piece := await call.pieces.get()) is not None:
             yield piece
@@ -33,20 +33,20 @@ async def called(app: ASGIApp, asked: Asked) -> AsyncIterator[Head | bytes]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def scope_of(asked: Asked) -> MutableMapping[str, Any]:
+def scope_of(request: Asked) -> MutableMapping[str, Any]:
     """Return the ASGI scope of a request."""
-    path, _, query = asked.target.partition("?")
+    path, _, query = request.target.partition("?")
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": asked.method,
+        "method": request.method,
         "scheme": "http",
         "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode("latin-1"),
         "root_path": "",
-        "headers": asked.headers,
+        "headers": request.headers,
         "client": None,
         "server": None,
     }

@@ -31,9 +31,9 @@ class Engine:
         self._service = Service(llm, start.settings, bundled=bundled)
         self._app = build_app(self._service)
 
-    async def ask(self, asked: Asked) -> AsyncIterator[Head | bytes]:
+    async def ask(self, request: Asked) -> AsyncIterator[Head | bytes]:
         """Yield the head of a response, then its body in pieces."""
-        async for piece in called(self._app, asked):
+        async for piece in called(self._app, request):
             yield piece
 
     async def about(self) -> dict[str, Any]:
@@ -64,10 +64,10 @@ class Handle:
         self._handle = handle
 
     @asynccontextmanager
-    async def ask(self, asked: Asked) -> AsyncIterator[Answered]:
+    async def ask(self, request: Asked) -> AsyncIterator[Answered]:
         """Yield the response to a request. Raises Lost if its replica ends."""
         ask = self._handle.options(stream=True, method_name="ask")
-        response = ask.remote(asked)
+        response = ask.remote(request)
         pieces = aiter(cast("DeploymentResponseGenerator[Any]", response))
         try:
             with _lost():
@@ -84,12 +84,12 @@ class Handle:
         """Return the metrics of each replica."""
         response = self._handle.broadcast("metrics")
         try:
-            found = await response.results_async(
+            results = await response.results_async(
                 timeout_s=SCRAPE_SECONDS, return_exceptions=True
             )
         except TimeoutError:
             return {}
-        return dict(one for one in found if isinstance(one, tuple))
+        return dict(one for one in results if isinstance(one, tuple))
 
 
 async def _rest(pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:

@@ -120,8 +120,8 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
         ray_actor_options={"num_cpus": 0, "resources": HEAD},
         graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
     )(serve.ingress()(Ingress))
-    own = replace(start, settings=behind(settings))
-    application = ingress.bind(settings, start.model, engine.bind(own))
+    replica_start = replace(start, settings=behind(settings))
+    application = ingress.bind(settings, start.model, engine.bind(replica_start))
     try:
         handle = serve.run(
             application,
@@ -185,11 +185,11 @@ def _share(scale: Scale) -> tuple[float, float]:
     cpus = scale.cpus
     if cpus is None:
         cpus = 1.0 if has_gpus else min(one.get("CPU", 1.0) for one in nodes)
-    for name, wanted in (("CPU", cpus), ("GPU", gpus)):
+    for name, amount in (("CPU", cpus), ("GPU", gpus)):
         most = max(one.get(name, 0.0) for one in nodes)
-        if wanted > most:
+        if amount > most:
             raise InvalidRequest(
-                f"cannot place a replica: it takes {wanted:g} {name}s, and the "
+                f"cannot place a replica: it takes {amount:g} {name}s, and the "
                 f"largest node has {most:g}. Give fewer with '--replica-"
                 f"{name.lower()}s'"
             )
@@ -212,8 +212,8 @@ def _reason(error: RuntimeError) -> str:
     application = serve.status().applications.get(APP)
     deployments = application.deployments.values() if application else ()
     messages = "\n".join(one.message for one in deployments)
-    found = REASON.findall(messages)
-    return found[-1] if found else f"cannot deploy: {error}. See the logs of Ray"
+    reasons = REASON.findall(messages)
+    return reasons[-1] if reasons else f"cannot deploy: {error}. See the logs of Ray"
 
 
 class Ingress:

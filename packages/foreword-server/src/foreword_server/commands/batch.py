@@ -117,41 +117,41 @@ def batch(
     read = RequestFile(requests)
     read.check()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
-    given = scheduling | keywords(loading) | keywords(drafting) | {"draft": draft}
+    values = scheduling | keywords(loading) | keywords(drafting) | {"draft": draft}
     with ResultFile(answers) as results:
         done = results.resume(read.lines)
         pending = [line for line in read.lines if line.custom_id not in done]
         counts = results.counts
-        kept = len(done)
+        old_count = len(done)
         seconds = 0.0
         if pending:
             work = _Work(read, pending, results, quiet or as_json)
             seconds = (
-                _answer(work, model, given)
+                _answer(work, model, values)
                 if ray is None
-                else _answer_on_ray(work, model, given, ray, replicas)
+                else _answer_on_ray(work, model, values, ray, replicas)
             )
-    _report(results, kept, seconds, as_json=as_json, quiet=quiet)
+    _report(results, old_count, seconds, as_json=as_json, quiet=quiet)
     if counts.failed:
         raise typer.Exit(1)
 
 
 def _report(
-    results: ResultFile, kept: int, seconds: float, *, as_json: bool, quiet: bool
+    results: ResultFile, old_count: int, seconds: float, *, as_json: bool, quiet: bool
 ) -> None:
-    """Print the counts; `kept`: answers of earlier runs."""
+    """Print the counts; `old_count`: answers of earlier runs."""
     counts = results.counts
     summary = {
         "completed": counts.completed,
         "failed": counts.failed,
-        "kept": kept,
+        "kept": old_count,
         "tokens": counts.tokens,
         "seconds": round(seconds, 3),
     }
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
     elif not quiet:
-        before = f", {kept} of them before" if kept else ""
+        before = f", {old_count} of them before" if old_count else ""
         speed = f" · {counts.tokens / seconds:.0f} tok/s" if seconds else ""
         runtime.note(
             f"{counts.completed} answers in {results.path}{before}, {counts.failed} "
@@ -180,14 +180,14 @@ def _check(ray: str | None, replicas: ReplicaOptions) -> None:
             )
 
 
-def _answer(work: _Work, model: str | None, given: dict[str, Any]) -> float:
+def _answer(work: _Work, model: str | None, values: dict[str, Any]) -> float:
     """Load the model and answer all requests; return the seconds of answering."""
     with render.loading():
         from foreword_server.batches.loading import load
         from foreword_server.batches.run import AHEAD
 
-        service = load(model, given)
-        width = AHEAD * given["slots"]
+        service = load(model, values)
+        width = AHEAD * values["slots"]
     with _written(work) as write:
         began = perf_counter()
         asyncio.run(_run(service, work, write, width))
@@ -213,7 +213,7 @@ async def _run(service: Any, work: _Work, write: Write, width: int) -> None:
 def _answer_on_ray(
     work: _Work,
     model: str | None,
-    given: dict[str, Any],
+    values: dict[str, Any],
     address: str,
     replicas: ReplicaOptions,
 ) -> float:
@@ -223,7 +223,7 @@ def _answer_on_ray(
 
         cluster = on_ray.connected(address)
     with cluster:
-        loading = on_ray.Loading(model, given)
+        loading = on_ray.Loading(model, values)
         planned = on_ray.planned(*keywords(replicas).values())
         with _written(work) as write:
             began = perf_counter()
@@ -235,10 +235,10 @@ def _answer_on_ray(
 def _written(work: _Work) -> Iterator[Write]:
     """Show a bar; yield the function that writes an answer."""
     results, began = work.results, perf_counter()
-    kept = results.counts.completed
+    old_count = results.counts.completed
     with render.bar(quiet=work.quiet) as shown:
-        total = kept + len(work.pending)
-        task = shown.add_task("answers", total=total, completed=kept)
+        total = old_count + len(work.pending)
+        task = shown.add_task("answers", total=total, completed=old_count)
 
         def write(line: Line, response: Response) -> None:
             results.write(line, response)

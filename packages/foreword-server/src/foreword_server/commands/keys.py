@@ -31,10 +31,10 @@ def api_keys(file: Path | None) -> list[str]:
                 "line"
             ) from error
         lines = (line.strip() for line in text.splitlines())
-        found = [line for line in lines if line and not line.startswith("#")]
-        if not found:
+        entries = [line for line in lines if line and not line.startswith("#")]
+        if not entries:
             raise InvalidRequest(
                 f"cannot read keys from {file}: it is empty. Write one key a line"
             )
-        keys += found
+        keys += entries
     return keys

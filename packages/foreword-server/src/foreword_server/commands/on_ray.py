@@ -124,9 +124,9 @@ class OnRay:
     @property
     def _counts(self) -> tuple[int, int]:
         """Fewest and most replicas."""
-        found = COUNT.fullmatch(self.replicas or "1")
-        least = int(found[1]) if found else 0
-        most = int(found[2] or least) if found else 0
+        match = COUNT.fullmatch(self.replicas or "1")
+        least = int(match[1]) if match else 0
+        most = int(match[2] or least) if match else 0
         if not 0 < least <= most:
             raise InvalidRequest(
                 f"cannot use '--replicas' {self.replicas!r} with '--ray': it is "

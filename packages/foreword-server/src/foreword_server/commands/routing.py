@@ -98,13 +98,13 @@ class Routing:
         from foreword_server.replicas.process import Start
         from foreword_server.replicas.serve import one_model
 
-        found = places(count, gpus=options.get("device") != "cpu")
-        if len(found) == 1:
+        layout = places(count, gpus=options.get("device") != "cpu")
+        if len(layout) == 1:
             return None
-        for number, place in enumerate(found):
-            runtime.note(f"replica {number}: {place}")
+        for number, cores in enumerate(layout):
+            runtime.note(f"replica {number}: {cores}")
         start = Start(model, dict(options), settings)
-        return one_model(start, found, self.timeout)
+        return one_model(start, layout, self.timeout)
 
     def _check_catalog(
         self, model: str | None, settings: Settings, options: Mapping[str, Any]
@@ -141,22 +141,22 @@ class Routing:
     @property
     def _count(self) -> int | None:
         """The number of replicas; None for "auto"."""
-        given = self.replicas
-        if given is None:
+        value = self.replicas
+        if value is None:
             return 1
-        if given == "auto":
+        if value == "auto":
             return None
-        if not given.isdecimal() or int(given) < 1:
+        if not value.isdecimal() or int(value) < 1:
             raise InvalidRequest(
-                f"cannot use '--replicas' {given!r}: it is neither a number from 1 on "
+                f"cannot use '--replicas' {value!r}: it is neither a number from 1 on "
                 "nor auto. Give one of them"
             )
-        return int(given)
+        return int(value)
 
 
-def refuse(given: object, reason: str, *names: str) -> None:
+def refuse(options: object, reason: str, *names: str) -> None:
     """Raise InvalidRequest for the first of some options that is given."""
     for name in names:
-        if (value := getattr(given, name)) is not None and value is not False:
+        if (value := getattr(options, name)) is not None and value is not False:
             option = name.replace("_", "-")
             raise InvalidRequest(f"cannot use '--{option}' {reason}. Leave it out")

@@ -374,17 +374,17 @@ def _serve(
         serve(service, listener, ready, quiet=quiet)
 
 
-def _adapters(given: list[str]) -> dict[str, str]:
+def _adapters(values: list[str]) -> dict[str, str]:
     """Return the folders of adapters by name.
 
     Raises InvalidRequest for one without a name, and for a name given twice.
     """
     folders: dict[str, str] = {}
-    for one in given:
-        name, _, folder = one.partition("=")
+    for value in values:
+        name, _, folder = value.partition("=")
         if not name or not folder or name in folders:
             raise InvalidRequest(
-                f"cannot read '--lora' {one!r}: each adapter has a name of its own "
+                f"cannot read '--lora' {value!r}: each adapter has a name of its own "
                 "and a folder. Give NAME=FOLDER"
             )
         folders[name] = folder

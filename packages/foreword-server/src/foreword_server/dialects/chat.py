@@ -75,14 +75,14 @@ class ChatBody(Sampled):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_fields_of_chat(cls, given: Any) -> Any:
+    def _in_fields_of_chat(cls, body: Any) -> Any:
         """Take `input` of responses as messages, and settings of `transformers chat`
         from its `generation_config`.
         """
-        if not isinstance(given, dict):
-            return given
+        if not isinstance(body, dict):
+            return body
         return with_generation_config(
-            as_chat(given) if "input" in given and "messages" not in given else given
+            as_chat(body) if "input" in body and "messages" not in body else body
         )
 
     def chat(self) -> Chat:
@@ -196,11 +196,11 @@ class ChatDialect(OpenAIDialect):
             message["tool_calls"] = [written(one, self._free) for one in choice.calls]
         return message
 
-    def _logprobs(self, given: list[Any]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: list[Any]) -> dict[str, Any] | None:
         if self._top is None:
             return None
         return {
-            "content": [self._texts.entry(one, self._top) for one in given],
+            "content": [self._texts.entry(one, self._top) for one in tokens],
             "refusal": None,
         }
 
@@ -280,13 +280,13 @@ class ChatDialect(OpenAIDialect):
                 "seed": choice.request.seed,
                 **(recording(self._answer, choice) if self._answer else {}),
             }
-        beside: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
+        extra: dict[str, Any] = {"usage": None} if self._options.include_usage else {}
         if self._answer is not None and self._options.continuous_usage_stats:
-            beside["usage"] = self._usage(self._answer)
+            extra["usage"] = self._usage(self._answer)
         if (
             self._answer is not None
             and reason is not None
             and all(one.ended for one in self._answer.choices)
         ):
-            beside |= measured(self._answer)
-        return event({**self._base, "choices": [written], **beside})
+            extra |= measured(self._answer)
+        return event({**self._base, "choices": [written], **extra})

@@ -16,12 +16,12 @@ Json = dict[str, Any]
 
 def free_form(tools: Sequence[Json] | None) -> frozenset[str]:
     """Return the names of the free-form tools."""
-    found: set[str] = set()
+    names: set[str] = set()
     for tool in tools or ():
         name = _custom(tool).get("name")
         if isinstance(name, str):
-            found.add(name)
-    return frozenset(found)
+            names.add(name)
+    return frozenset(names)
 
 
 def as_functions(tools: Sequence[Json] | None) -> list[Json] | None:
@@ -49,10 +49,10 @@ def _chosen(choice: Any) -> Any:
     return choice
 
 
-def _member(given: Any, name: str) -> Any:
-    if not isinstance(given, Mapping):
+def _member(value: Any, name: str) -> Any:
+    if not isinstance(value, Mapping):
         return None
-    return given.get(name)
+    return value.get(name)
 
 
 def _custom(tool: object) -> Mapping[str, Any]:
@@ -104,21 +104,21 @@ class Deltas:
 
     def of(self, choice: Choice, events: Sequence[Shown]) -> list[Json]:
         """Return the deltas of events that `choice` holds already."""
-        found: list[Json] = []
-        for one in events:
-            if self._is_input(choice, one):
+        deltas: list[Json] = []
+        for event in events:
+            if self._is_input(choice, event):
                 continue
-            found += self._ended(choice)
-            found.append(self._delta(choice, one))
+            deltas += self._ended(choice)
+            deltas.append(self._delta(choice, event))
         if choice.ended:
-            found += self._ended(choice)
-        return found
+            deltas += self._ended(choice)
+        return deltas
 
-    def _is_input(self, choice: Choice, one: Shown) -> bool:
+    def _is_input(self, choice: Choice, event: Shown) -> bool:
         """Return whether an event is a part of a free-form tool's input."""
-        if not isinstance(one, ToolArguments):
+        if not isinstance(event, ToolArguments):
             return False
-        return one.index == self._open.get(choice.index)
+        return event.index == self._open.get(choice.index)
 
     def _ended(self, choice: Choice) -> list[Json]:
         """Return the delta of a free-form call that has ended, if one has."""
@@ -128,8 +128,8 @@ class Deltas:
         text = input_of(choice.calls[index].arguments)
         return [_of_call(index, custom={"input": text})]
 
-    def _delta(self, choice: Choice, one: Shown) -> Json:
-        match one:
+    def _delta(self, choice: Choice, event: Shown) -> Json:
+        match event:
             case Text(text):
                 return {"content": text}
             case Reasoning(text):

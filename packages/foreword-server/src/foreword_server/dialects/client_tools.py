@@ -176,12 +176,12 @@ def arguments_of(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     tool, member, _ = ITEMS[kind]
     _, parameters = LOCAL[tool]
     about = item.get(member)
-    given = about if isinstance(about, Mapping) else {}
-    kept = [name for name in parameters["properties"] if given.get(name)]
-    found = {name: given[name] for name in kept}
+    fields = about if isinstance(about, Mapping) else {}
+    names = [name for name in parameters["properties"] if fields.get(name)]
+    arguments = {name: fields[name] for name in names}
     if kind == "apply_patch_call":
-        found.setdefault("diff", "")  # a file that is deleted has none
-    return found
+        arguments.setdefault("diff", "")  # a file that is deleted has none
+    return arguments
 
 
 def members_of(kind: str, arguments: str) -> dict[str, Any]:
@@ -193,30 +193,30 @@ def members_of(kind: str, arguments: str) -> dict[str, Any]:
         value = json.loads(arguments)
     except ValueError:
         value = {}
-    given = value if isinstance(value, dict) else {}
+    fields = value if isinstance(value, dict) else {}
     if kind == "apply_patch_call":
-        return {"operation": _operation(given)}
+        return {"operation": _operation(fields)}
     if kind == "shell_call":
         action = {
-            "commands": given.get("commands", []),
-            "timeout_ms": given.get("timeout_ms"),
-            "max_output_length": given.get("max_output_length"),
+            "commands": fields.get("commands", []),
+            "timeout_ms": fields.get("timeout_ms"),
+            "max_output_length": fields.get("max_output_length"),
         }
         return {"action": action, "environment": {"type": "local"}}
     action = {
         "type": "exec",
-        "command": given.get("command", []),
-        "env": given.get("env", {}),
-        "timeout_ms": given.get("timeout_ms"),
-        "user": given.get("user"),
-        "working_directory": given.get("working_directory"),
+        "command": fields.get("command", []),
+        "env": fields.get("env", {}),
+        "timeout_ms": fields.get("timeout_ms"),
+        "user": fields.get("user"),
+        "working_directory": fields.get("working_directory"),
     }
     return {"action": action}
 
 
-def _operation(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = given.get("type", "update_file")
-    place = {"type": kind, "path": given.get("path", "")}
+def _operation(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kind = fields.get("type", "update_file")
+    operation = {"type": kind, "path": fields.get("path", "")}
     if kind == "delete_file":
-        return place
-    return {**place, "diff": given.get("diff", "")}
+        return operation
+    return {**operation, "diff": fields.get("diff", "")}

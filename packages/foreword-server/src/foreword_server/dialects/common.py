@@ -139,10 +139,10 @@ def usage(answer: Answer, *, predicted: bool) -> dict[str, Any]:
     if predicted:
         requests = [choice.request for choice in answer.choices]
         accepted = sum(map(_predicted_tokens, requests))
-        given = sum(len(request.prediction) for request in requests)
+        total = sum(len(request.prediction) for request in requests)
         details |= {
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": given - accepted,
+            "rejected_prediction_tokens": total - accepted,
         }
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -171,10 +171,10 @@ class TokenTexts:
             [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
-    def entry(self, one: TokenLogprob, top: int) -> dict[str, Any]:
+    def entry(self, record: TokenLogprob, top: int) -> dict[str, Any]:
         """Return an entry of chat's `logprobs.content`."""
-        likeliest = [self._named(token, logprob) for token, logprob in one.top[:top]]
-        return {**self._named(one.token, one.logprob), "top_logprobs": likeliest}
+        likeliest = [self._named(token, logprob) for token, logprob in record.top[:top]]
+        return {**self._named(record.token, record.logprob), "top_logprobs": likeliest}
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         text = self(token)

@@ -210,11 +210,11 @@ class CompletionDialect(OpenAIDialect):
         text = "".join(one.text for one in events if isinstance(one, Text))
         logprobs = None
         if delta.logprobs:
-            place = self._places.get(choice.index, 0)
+            offset = self._places.get(choice.index, 0)
             logprobs = self._logprobs(
-                [one.token for one in delta.logprobs], list(delta.logprobs), place
+                [one.token for one in delta.logprobs], list(delta.logprobs), offset
             )
-            self._places[choice.index] = place + len(text)
+            self._places[choice.index] = offset + len(text)
         reason = choice.finish_reason if choice.ended else None
         more: dict[str, Any] = {}
         if delta.round is not None:
@@ -250,19 +250,19 @@ class CompletionDialect(OpenAIDialect):
             "finish_reason": reason,
             **more,
         }
-        beside = {"usage": None} if self._options.include_usage else {}
-        return event({**self._base, "choices": [written], **beside})
+        extra = {"usage": None} if self._options.include_usage else {}
+        return event({**self._base, "choices": [written], **extra})
 
 
 def prompts_of(body: CompletionBody, requests: Requests) -> list[list[int]]:
     """Return the prompts as tokens. Raises InvalidRequest for none, or too many."""
-    given = body.prompt
-    if isinstance(given, str):
-        prompts: list[Any] = [given]
-    elif given and isinstance(given[0], int):
-        prompts = [given]
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        prompts: list[Any] = [prompt]
+    elif prompt and isinstance(prompt[0], int):
+        prompts = [prompt]
     else:
-        prompts = list(given)
+        prompts = list(prompt)
     if not prompts or len(prompts) > MOST_PROMPTS:
         raise InvalidRequest(
             f"cannot complete {len(prompts)} prompts: give 1 to {MOST_PROMPTS}"

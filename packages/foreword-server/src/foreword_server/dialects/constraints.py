@@ -40,29 +40,29 @@ def constraint(response_format: Any, more: Mapping[str, Any] | None) -> dict[str
             "cannot read the format of the answer: it must be an object, not "
             f"{response_format!r}"
         )
-    found = _of_format(response_format or {})
+    parameters = _of_format(response_format or {})
     for name, value in (more or {}).items():
         if value is not None and (parameter := GUIDED.get(name)):
-            found[parameter] = value
+            parameters[parameter] = value
     structured = (more or {}).get("structured_outputs") or {}
     if not isinstance(structured, Mapping):
         raise InvalidRequest("cannot read 'structured_outputs': it must be an object")
     for name, value in structured.items():
         if value is not None and name in (*STRUCTURED, "choice", "structural_tag"):
-            found[STRUCTURED.get(str(name), str(name))] = value
-    if "choice" in found:
-        found["regex"] = _one_of(found.pop("choice"))
-    return {name: _READ[name](name, value) for name, value in found.items()}
+            parameters[STRUCTURED.get(str(name), str(name))] = value
+    if "choice" in parameters:
+        parameters["regex"] = _one_of(parameters.pop("choice"))
+    return {name: _READ[name](name, value) for name, value in parameters.items()}
 
 
-def _of_format(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = given.get("type", "text")
+def _of_format(form: Mapping[str, Any]) -> dict[str, Any]:
+    kind = form.get("type", "text")
     if kind == "text":
         return {}
     if kind == "json_object":
         return {"json_object": True}
     if kind == "json_schema":
-        about = given.get("json_schema", given)
+        about = form.get("json_schema", form)
         schema = about.get("schema") if isinstance(about, Mapping) else None
         if schema is None:
             raise InvalidRequest(
@@ -71,7 +71,7 @@ def _of_format(given: Mapping[str, Any]) -> dict[str, Any]:
             )
         return {"json_schema": schema}
     if kind == "structural_tag":
-        return {"structural_tag": dict(given)}
+        return {"structural_tag": dict(form)}
     raise InvalidRequest(
         f"cannot read 'response_format': the type {kind!r} is unknown. Use json_schema "
         "or json_object"

@@ -223,59 +223,59 @@ class Sampled(Body):
     )
     """Fields that are sampling parameters of the same name."""
 
-    def sampling(self, **own: Any) -> dict[str, Any]:
-        """Return the keyword arguments of SamplingParams; `own` are the arguments that
+    def sampling(self, **rest: Any) -> dict[str, Any]:
+        """Return the keyword arguments of SamplingParams; `rest` are the arguments that
         the API names otherwise.
         """
-        given: dict[str, Any] = {
+        args: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.PLAIN
             if getattr(self, name) is not None
         }
-        given |= {
+        args |= {
             name: tuple(value)
-            for name, value in given.items()
+            for name, value in args.items()
             if isinstance(value, list)
         }
         if self.stop is not None:
-            given["stop"] = texts(self.stop)
+            args["stop"] = texts(self.stop)
         if self.top_k is not None:
-            given["top_k"] = max(0, self.top_k)  # vLLM's -1 keeps all
+            args["top_k"] = max(0, self.top_k)  # vLLM's -1 keeps all
         if self.logit_bias:
-            given["logit_bias"] = {
+            args["logit_bias"] = {
                 _token(key): bias for key, bias in self.logit_bias.items()
             }
         if self.prediction is not None:
-            given["prediction"] = self.prediction.text
-        return given | {name: value for name, value in own.items() if value is not None}
+            args["prediction"] = self.prediction.text
+        return args | {name: value for name, value in rest.items() if value is not None}
 
 
-def with_generation_config(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_generation_config(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with the settings of its `generation_config` (transformers' JSON)
     in the names of fields.
 
     Fields of the body itself come first. Raises ValueError for one that is not the JSON
     of an object.
     """
-    config = given.get("generation_config")
+    config = body.get("generation_config")
     if config is None:
-        return dict(given)
+        return dict(body)
     try:
         config = json.loads(config) if isinstance(config, str) else config
     except ValueError:
         config = None
     if not isinstance(config, dict):
         raise ValueError("generation_config must be the JSON of an object")
-    found = {name: value for name, value in config.items() if name in GENERATION}
-    found |= {
+    settings = {name: value for name, value in config.items() if name in GENERATION}
+    settings |= {
         "max_tokens": config.get("max_new_tokens"),
         "stop_token_ids": config.get("eos_token_id"),
     }
-    if isinstance(found["stop_token_ids"], int):
-        found["stop_token_ids"] = [found["stop_token_ids"]]
+    if isinstance(settings["stop_token_ids"], int):
+        settings["stop_token_ids"] = [settings["stop_token_ids"]]
     if config.get("do_sample") is False:
-        found["temperature"] = 0.0
-    return {**found, **given}
+        settings["temperature"] = 0.0
+    return {**settings, **body}
 
 
 def speculation(
@@ -285,7 +285,7 @@ def speculation(
 
     `suffix`: the method in the model's name.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if chosen is not None:
         nodes = None if chosen.nodes == "auto" else chosen.nodes
         if chosen.rule and chosen.guarantee:
@@ -298,7 +298,7 @@ def speculation(
                 "the server. "
                 f"Use one of {', '.join(BUDGETS)}"
             )
-        given = {
+        values = {
             "nodes": nodes,
             "budget": chosen.budget,
             "rule": chosen.rule or chosen.guarantee,
@@ -311,18 +311,16 @@ def speculation(
     method = (chosen.method if chosen else None) or suffix
     if method is None and has_prediction:
         method = "predicted"
-    given |= {
+    values |= {
         "method": method,
         "trace": True if chosen is not None and chosen.trace else None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def texts(given: str | list[str]) -> tuple[str, ...]:
+def texts(stop: str | list[str]) -> tuple[str, ...]:
     """Return stop strings as a tuple; clients send empty ones, which stop nothing."""
-    return tuple(
-        text for text in ([given] if isinstance(given, str) else given) if text
-    )
+    return tuple(text for text in ([stop] if isinstance(stop, str) else stop) if text)
 
 
 def build(values: dict[str, Any]) -> SamplingParams:

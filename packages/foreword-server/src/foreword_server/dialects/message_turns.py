@@ -59,20 +59,20 @@ def chat_of(body: CountBody) -> Chat:
     )
 
 
-def _tools(given: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """Return the tools as functions; tools that only a hosted model has are
     left out.
     """
-    functions = [_function(tool) for tool in given or ()]
-    found = [one for one in functions if one is not None]
-    return [{"type": "function", "function": one} for one in found] or None
+    functions = [_function(tool) for tool in tools or ()]
+    specs = [one for one in functions if one is not None]
+    return [{"type": "function", "function": one} for one in specs] or None
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any] | None:
     if "input_schema" not in tool:
         return client_tool(tool)
-    kept = [name for name in ("name", "description", "strict") if name in tool]
-    about = {name: tool[name] for name in kept}
+    keys = [name for name in ("name", "description", "strict") if name in tool]
+    about = {name: tool[name] for name in keys}
     return {**about, "parameters": tool["input_schema"]}
 
 

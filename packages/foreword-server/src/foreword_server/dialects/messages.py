@@ -42,16 +42,16 @@ class MessagesBody(CountBody):
 
     PLAIN: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "seed")
 
-    def sampling(self, **own: Any) -> dict[str, Any]:
+    def sampling(self, **rest: Any) -> dict[str, Any]:
         """Return the keyword arguments of SamplingParams."""
-        given = {
+        args = {
             name: getattr(self, name)
             for name in self.PLAIN
             if getattr(self, name) is not None
         }
         if self.stop_sequences:
-            given["stop"] = texts(self.stop_sequences)
-        return given | {name: value for name, value in own.items() if value is not None}
+            args["stop"] = texts(self.stop_sequences)
+        return args | {name: value for name, value in rest.items() if value is not None}
 
 
 class MessagesDialect(Dialect):
@@ -132,8 +132,8 @@ class MessagesDialect(Dialect):
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
         choice = answer.choices[0]
-        found = choice.request.stop_reason
-        word = found if isinstance(found, str) else None
+        stop = choice.request.stop_reason
+        word = stop if isinstance(stop, str) else None
         reason = "stop_sequence" if word is not None else STOPS[choice.finish_reason]
         return {"stop_reason": reason, "stop_sequence": word}
 
@@ -155,17 +155,17 @@ class MessagesDialect(Dialect):
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         written = b""
-        for one in events:
-            if self._open is None or not _continues(self._open, one):
+        for part in events:
+            if self._open is None or not _continues(self._open, part):
                 written += self._close()
-                self._open = one
+                self._open = part
                 block = {
                     "type": "content_block_start",
                     "index": self._blocks,
-                    "content_block": _block(one),
+                    "content_block": _block(part),
                 }
                 written += event(block, "content_block_start")
-            if (changed := _changed(one)) is not None:
+            if (changed := _changed(part)) is not None:
                 data = {
                     "type": "content_block_delta",
                     "index": self._blocks,

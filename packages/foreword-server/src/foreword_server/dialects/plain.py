@@ -106,9 +106,9 @@ def _add_models(router: APIRouter, service: Service) -> None:
         """Say that the model is loaded, as `transformers chat` asks before it
         starts.
         """
-        given = await content(http_request)
+        text = await content(http_request)
         body = await service.texts.run(
-            http_request.state.tenant, len(given), lambda _: parsed(given, LoadBody)
+            http_request.state.tenant, len(text), lambda _: parsed(text, LoadBody)
         )
         name = service.resolve(body.model).name
         ready = event({"status": "ready", "model": name, "cached": True})

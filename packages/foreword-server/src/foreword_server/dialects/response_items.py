@@ -84,8 +84,8 @@ def _function(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "function_call":
         return {"name": name, "arguments": item.get("arguments")}
     if kind == "custom_tool_call":
-        given = {"input": item.get("input")}
-        return {"name": name, "arguments": json.dumps(given)}
+        value = {"input": item.get("input")}
+        return {"name": name, "arguments": json.dumps(value)}
     about = {name: value for name, value in item.items() if name not in CALL_FIELDS}
     name = kind.removesuffix("_call")
     return {"name": name, "arguments": json.dumps(about)}
@@ -170,30 +170,30 @@ def text_of(content: Any, number: int) -> str:
     return "".join(parts)
 
 
-def choice_of(given: str | dict[str, Any] | None) -> object:
+def choice_of(value: str | dict[str, Any] | None) -> object:
     """Return a tool choice in the shape of chat completions."""
-    kind = given.get("type") if isinstance(given, dict) else None
-    if isinstance(given, dict) and kind in CALLABLE:
-        name = kind if kind in LOCAL else given.get("name")
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(value, dict) and kind in CALLABLE:
+        name = kind if kind in LOCAL else value.get("name")
         return {"type": "function", "function": {"name": name}}
     if (
-        isinstance(given, dict)
+        isinstance(value, dict)
         and kind == "allowed_tools"
-        and isinstance(given.get("tools"), list)
+        and isinstance(value.get("tools"), list)
     ):
         tools = [
             choice_of(tool)
-            for tool in given["tools"]
+            for tool in value["tools"]
             if isinstance(tool, dict) and tool.get("type") in CALLABLE
         ]
         return {
             "type": kind,
-            "allowed_tools": {"mode": given.get("mode"), "tools": tools},
+            "allowed_tools": {"mode": value.get("mode"), "tools": tools},
         }
-    return given or "auto"
+    return value or "auto"
 
 
-def as_chat(given: Mapping[str, Any]) -> dict[str, Any]:
+def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body of responses in the fields of chat completions, to whose path
     Cursor sends it.
 
@@ -201,7 +201,7 @@ def as_chat(given: Mapping[str, Any]) -> dict[str, Any]:
     a client runs. Raises ValueError for an input that cannot be
     read.
     """
-    items = given["input"]
+    items = body["input"]
     if not isinstance(items, str) and not (
         isinstance(items, list) and all(isinstance(one, dict) for one in items)
     ):
@@ -209,20 +209,20 @@ def as_chat(given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {
         "tools": [
             tool.function
-            for tool in declared(given.get("tools"), items).values()
+            for tool in declared(body.get("tools"), items).values()
             if not tool.is_local
         ],
-        "tool_choice": choice_of(given.get("tool_choice")),
-        "max_completion_tokens": given.get("max_output_tokens"),
-        "reasoning_effort": _member(given.get("reasoning"), "effort"),
-        "response_format": _member(given.get("text"), "format"),
+        "tool_choice": choice_of(body.get("tool_choice")),
+        "max_completion_tokens": body.get("max_output_tokens"),
+        "reasoning_effort": _member(body.get("reasoning"), "effort"),
+        "response_format": _member(body.get("text"), "format"),
     }
-    kept = {name: value for name, value in fields.items() if value is not None}
+    fields = {name: value for name, value in fields.items() if value is not None}
     return {
-        **given,
+        **body,
         "tools": None,
-        **kept,
-        "messages": conversation_of(items, given.get("instructions")),
+        **fields,
+        "messages": conversation_of(items, body.get("instructions")),
     }
 
 
@@ -234,5 +234,5 @@ def conversation_of(
     return [*system, *messages_of(items)]
 
 
-def _member(given: Any, name: str) -> Any:
-    return given.get(name) if isinstance(given, Mapping) else None
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None

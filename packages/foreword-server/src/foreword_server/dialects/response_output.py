@@ -144,11 +144,11 @@ class Item:
             fields = {"item_id": self.id, "name": self.name, "arguments": self.content}
             return [("response.function_call_arguments.done", fields), done]
         if self.kind == "custom_tool_call":
-            text, place = input_of(self.content), {"item_id": self.id}
-            delta = ("response.custom_tool_call_input.delta", {**place, "delta": text})
+            text, ids = input_of(self.content), {"item_id": self.id}
+            delta = ("response.custom_tool_call_input.delta", {**ids, "delta": text})
             return [
                 delta,
-                ("response.custom_tool_call_input.done", {**place, "input": text}),
+                ("response.custom_tool_call_input.done", {**ids, "input": text}),
                 done,
             ]
         if self.kind == "reasoning":

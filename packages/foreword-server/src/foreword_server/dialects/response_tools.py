@@ -69,12 +69,12 @@ class Declared:
             return {"type": "function", "function": local_tool(self.about)}
         if self.is_custom:
             return {"type": "function", "function": self._free_form()}
-        kept = {
+        fields = {
             name: value
             for name, value in self.about.items()
             if name not in ("type", "defer_loading")
         }
-        return {"type": "function", "function": {**kept, "name": self.name}}
+        return {"type": "function", "function": {**fields, "name": self.name}}
 
     def _free_form(self) -> dict[str, Any]:
         """Return the function of a free-form tool.
@@ -136,19 +136,19 @@ def qualified(name: Any, namespace: Any) -> Any:
 
 
 def declared(
-    tools: list[dict[str, Any]] | None, given: str | list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None, content: str | list[dict[str, Any]]
 ) -> dict[str, Declared]:
     """Return the tools of a request by the names that the model uses, without
     tools that only a hosted model has.
 
-    `given`: the input, whose items may add tools. Raises InvalidRequest for a tool
+    `content`: the input, whose items may add tools. Raises InvalidRequest for a tool
     without a name.
     """
-    items = [] if isinstance(given, str) else given
+    items = [] if isinstance(content, str) else content
     more = [
         item.get("tools") for item in items if item.get("type") == "additional_tools"
     ]
-    found: dict[str, Declared] = {}
+    by_name: dict[str, Declared] = {}
     for several in (tools, *more):
         for tool in _flat(several, None):
             if not isinstance(name := tool.own_name, str):
@@ -156,8 +156,8 @@ def declared(
                     "cannot read tools: the name of a tool must be a string, not "
                     f"{name!r}. Name it"
                 )
-            found.setdefault(tool.name, tool)
-    return found
+            by_name.setdefault(tool.name, tool)
+    return by_name
 
 
 def input_of(arguments: str) -> str:

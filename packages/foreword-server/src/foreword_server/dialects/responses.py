@@ -186,27 +186,27 @@ class ResponsesDialect(Dialect):
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
         """Return the events of one delta."""
         written = b""
-        for one in events:
-            if not self._items or not self._items[-1].takes(one):
-                written += self._close() + self._open(one)
-            written += self._events(self._items[-1].push(one))
+        for part in events:
+            if not self._items or not self._items[-1].takes(part):
+                written += self._close() + self._open(part)
+            written += self._events(self._items[-1].push(part))
         if delta.round is not None:
             written += self._event(
                 "response.speculation", speculation=delta.round.as_json()
             )
         return written
 
-    def _open(self, one: Shown) -> bytes:
-        self._items.append(next_item(one, self._tools, self._ids))
+    def _open(self, part: Shown) -> bytes:
+        self._items.append(next_item(part, self._tools, self._ids))
         return self._events(self._items[-1].opened())
 
     def _close(self, status: str = "completed") -> bytes:
         return self._events(self._items[-1].closed(status)) if self._items else b""
 
     def _events(self, several: list[tuple[str, dict[str, Any]]]) -> bytes:
-        place = len(self._items) - 1
+        index = len(self._items) - 1
         return b"".join(
-            self._event(name, output_index=place, **fields) for name, fields in several
+            self._event(name, output_index=index, **fields) for name, fields in several
         )
 
     def _event(self, name: str, /, **fields: Any) -> bytes:

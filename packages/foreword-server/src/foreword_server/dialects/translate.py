@@ -126,18 +126,18 @@ class Translator:
         """Return the prompt of a conversation with as many of its oldest messages left
         out as must be; system messages stay, and what a call returned goes with it.
         """
-        kept = [one for one in chat.messages if one.get("role") in SYSTEM]
+        system = [one for one in chat.messages if one.get("role") in SYSTEM]
         said = [one for one in chat.messages if one.get("role") not in SYSTEM]
         begins = [at for at, one in enumerate(said) if one.get("role") != "tool"]
-        wanted = self._service.context // ROOM
+        margin = self._service.context // ROOM
 
         def prompt(begin: int) -> Rendered | None:
-            shorter = replace(chat, messages=[*kept, *said[begin:]])
+            shorter = replace(chat, messages=[*system, *said[begin:]])
             try:
-                found = self.render(shorter)
+                tokens = self.render(shorter)
             except ContextExceeded:
                 return None
-            return found if self._service.room(len(found)) >= wanted else None
+            return tokens if self._service.room(len(tokens)) >= margin else None
 
         if (whole := prompt(0)) is not None:
             return whole
@@ -166,7 +166,7 @@ class Translator:
         opened = tags is not None and tags.opened_by(
             self.tokenizer.decode(ids_of(prompt)[-TAIL:])
         )
-        given: dict[str, Any] = (
+        parameters: dict[str, Any] = (
             {"skip_special_tokens": False}
             if has_special_tags(special, style, tags)
             else {}
@@ -188,7 +188,7 @@ class Translator:
                 answer=answer_form(sampling),
             )
             if tag is not None:
-                given |= {**dict.fromkeys(CONSTRAINTS), "structural_tag": tag}
+                parameters |= {**dict.fromkeys(CONSTRAINTS), "structural_tag": tag}
         parser = partial(
             OutputParser,
             style,
@@ -199,7 +199,7 @@ class Translator:
             forced=mode not in (None, "auto"),
             new_id=self.ids.call,
         )
-        return parser, given
+        return parser, parameters
 
     def _tool_format(self, template: str | None) -> Format:
         """Return the format of calls: the one of the settings, else the template's."""
@@ -249,8 +249,8 @@ class Translator:
         # A longer answer could not be given either way, and clients ask for their usual
         # model's limit.
         limit = min(max_tokens or room, room)
-        own = {**sampling, "max_tokens": limit, **served}
-        values = {**self._service.llm.sampling, **body.sampling(**own)}
+        arguments = {**sampling, "max_tokens": limit, **served}
+        values = {**self._service.llm.sampling, **body.sampling(**arguments)}
         _, params = self.requests.read(prompts[0], build(values))
         return Call(
             prompts=prompts,
@@ -274,5 +274,5 @@ def _may_call(mode: object, sampling: Mapping[str, Any]) -> bool:
     """Return whether an answer may hold calls: an expression or a grammar is the whole
     answer, unless a call is forced.
     """
-    own = [name for name in CONSTRAINTS if sampling.get(name)]
-    return mode != "auto" or not own or own in (["json_schema"], ["json_object"])
+    names = [name for name in CONSTRAINTS if sampling.get(name)]
+    return mode != "auto" or not names or names in (["json_schema"], ["json_object"])

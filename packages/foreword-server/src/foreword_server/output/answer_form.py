@@ -21,11 +21,11 @@ def answer_form(sampling: Mapping[str, Any]) -> Tag | None:
     """
     if sampling.get("json_object"):
         return json_text({"type": "object"})
-    given = sampling.get("json_schema")
-    if not given:
+    value = sampling.get("json_schema")
+    if not value:
         return None
     try:
-        schema = json.loads(given) if isinstance(given, str) else given
+        schema = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"cannot follow this json_schema: it is not JSON: {error}. Correct it"

@@ -91,17 +91,17 @@ def allowed_tools(
     """
     if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
         return choice, functions
-    given = choice.get("allowed_tools")
+    value = choice.get("allowed_tools")
     mode, tools = (
-        (given.get("mode"), given.get("tools"))
-        if isinstance(given, Mapping)
+        (value.get("mode"), value.get("tools"))
+        if isinstance(value, Mapping)
         else (None, None)
     )
     if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
         raise InvalidRequest(
             "cannot read tool_choice: allowed_tools needs a mode, 'auto' or "
             "'required', and a list of tools, "
-            f"not {given!r}"
+            f"not {value!r}"
         )
     names = [_name(tool) for tool in tools]
     known = [function.name for function in functions]

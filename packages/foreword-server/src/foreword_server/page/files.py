@@ -99,9 +99,9 @@ def write_self_contained(
         partial.write_text(self_contained(recordings, title), encoding="utf-8")
 
 
-def _entry(one: Shown) -> dict[str, Any]:
-    plain = None if one.plain is None else json.loads(one.plain)
-    return {"title": one.title, "recording": json.loads(one.recording), "plain": plain}
+def _entry(row: Shown) -> dict[str, Any]:
+    plain = None if row.plain is None else json.loads(row.plain)
+    return {"title": row.title, "recording": json.loads(row.recording), "plain": plain}
 
 
 def _bundle() -> str:

@@ -109,12 +109,12 @@ class WhatIfBody(BaseModel):
 
 
 def _replayed(service: Service, body: bytes) -> dict[str, Any]:
-    given = parsed(body, WhatIfBody)
-    recording = Recording.from_json(json.dumps(given.recording))
-    found = hindsight.what_if(
-        service.llm, recording, given.methods, given.nodes, rules=given.rules
+    request = parsed(body, WhatIfBody)
+    recording = Recording.from_json(json.dumps(request.recording))
+    result = hindsight.what_if(
+        service.llm, recording, request.methods, request.nodes, rules=request.rules
     )
-    return found.as_json(trees=given.trees)
+    return result.as_json(trees=request.trees)
 
 
 def described(service: Service) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def described(service: Service) -> dict[str, Any]:
 
 
 def _file(name: str) -> Response:
-    found = static_file(name)
-    if found is None:
+    file = static_file(name)
+    if file is None:
         raise ApiError(404, f"cannot find /page/{name}: no such file exists")
-    content, kind = found
+    content, kind = file
     return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

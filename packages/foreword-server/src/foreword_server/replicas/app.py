@@ -135,13 +135,13 @@ def _add_models(routes: APIRouter, models: ManyModels) -> None:
 
 def _add_rest(app: FastAPI, router: Router) -> None:
     """Give the requests of all other routes to a replica."""
-    own = served(app)
+    routes = served(app)
 
     async def rest(http_request: Request) -> Response:
         return router.response(http_request)
 
     for route in ROUTES:
-        methods = [name for name in route.methods if (route.path, name) not in own]
+        methods = [name for name in route.methods if (route.path, name) not in routes]
         if methods:
             app.add_api_route(route.path, rest, methods=methods)
 
@@ -171,8 +171,8 @@ async def merged(router: Router) -> bytes:
     ProcessCollector(registry=process)
     counted = CollectorRegistry(auto_describe=False)
     counted.register(_Counted(router))
-    own = generate_latest(process).decode()
-    texts = {ROUTER: own, **replicas}
+    text = generate_latest(process).decode()
+    texts = {ROUTER: text, **replicas}
     together = labelled(texts).encode()
     return together + generate_latest(counted)
 

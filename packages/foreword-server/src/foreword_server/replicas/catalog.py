@@ -76,8 +76,8 @@ def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
     what cannot be read.
     """
     entries = _in_folder(path) if path.is_dir() else _in_file(path)
-    found = [_with(entry, defaults) for entry in entries]
-    if not found:
+    models = [_with(entry, defaults) for entry in entries]
+    if not models:
         raise InvalidRequest(
             f"cannot serve the models of {path}: there are none. Add a folder with "
             "config.json, or a GGUF file"
@@ -85,13 +85,13 @@ def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
             else f"cannot serve the models of {path}: there are none. Add a table "
             "[models.NAME]"
         )
-    names = [name for entry in found for name in entry.names]
+    names = [name for entry in models for name in entry.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise InvalidRequest(
             f"cannot serve the models of {path}: two are named {twice!r}. Rename one"
         )
-    return found
+    return models
 
 
 def _with(entry: Entry, defaults: Mapping[str, Any]) -> Entry:
@@ -111,22 +111,22 @@ def _in_folder(folder: Path) -> Iterator[Entry]:
     """Yield a model for each folder with a config and for each GGUF file; adapters
     belong to the model that they name.
     """
-    found = sorted(folder.iterdir())
-    adapters = [one for one in found if (one / ADAPTER).is_file()]
-    for one in found:
-        if one in adapters:
+    paths = sorted(folder.iterdir())
+    adapters = [one for one in paths if (one / ADAPTER).is_file()]
+    for path in paths:
+        if path in adapters:
             continue
-        if one.name in part_names(one.name)[1:]:
+        if path.name in part_names(path.name)[1:]:
             continue  # the first part stands for all
-        if (one / CONFIG).is_file() or one.suffix == ".gguf":
-            own = {
+        if (path / CONFIG).is_file() or path.suffix == ".gguf":
+            folders = {
                 adapter.name: str(adapter)
                 for adapter in adapters
-                if _base(adapter) == one.name
+                if _base(adapter) == path.name
             }
-            options = {"adapters": own} if own else {}
-            name = one.name if one.is_dir() else model_name(one.name)
-            yield Entry(name=name, model=str(one), options=options)
+            options = {"adapters": folders} if folders else {}
+            name = path.name if path.is_dir() else model_name(path.name)
+            yield Entry(name=name, model=str(path), options=options)
 
 
 def _base(adapter: Path) -> str:
@@ -146,23 +146,23 @@ def _base(adapter: Path) -> str:
 
 def _in_file(path: Path) -> Iterator[Entry]:
     try:
-        given = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = words(error) if isinstance(error, OSError) else str(error)
         raise InvalidRequest(
             f"cannot read models from {path}: {reason}. Give a folder, or a file of "
             "TOML with tables [models.NAME]"
         ) from error
-    models = given.pop("models", {})
+    models = values.pop("models", {})
     if not isinstance(models, dict):
         raise InvalidRequest(
             f"cannot read models from {path}: 'models' is a value. Write [models.NAME]"
         )
-    _check(path, "the file", given)
+    _check(path, "the file", values)
     for name, table in models.items():
         if not isinstance(table, dict):
             table = {"model": table}
-        yield _entry(path, name, {**given, **table})
+        yield _entry(path, name, {**values, **table})
 
 
 def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
@@ -202,12 +202,12 @@ def _check_there(path: Path, where: str, model: str) -> None:
         )
 
 
-def _beside(path: Path, given: Any) -> Any:
+def _beside(path: Path, value: Any) -> Any:
     """Return paths as they are meant: beside the file that names them."""
-    if isinstance(given, dict):
-        return {name: _beside(path, one) for name, one in given.items()}
-    near = path.parent / Path(str(given)).expanduser()
-    return str(near) if near.exists() else given
+    if isinstance(value, dict):
+        return {name: _beside(path, one) for name, one in value.items()}
+    near = path.parent / Path(str(value)).expanduser()
+    return str(near) if near.exists() else value
 
 
 def _check(path: Path, where: str, table: dict[str, Any]) -> None:
@@ -231,8 +231,8 @@ def _check(path: Path, where: str, table: dict[str, Any]) -> None:
             f"cannot read {where} of {path}: 'replicas' must be 1 or more"
         )
     for kind in (ModelOptions, DraftingOptions):
-        own = {one.name for one in fields(kind)}
-        kind(**{key: value for key, value in table.items() if key in own})
+        names = {one.name for one in fields(kind)}
+        kind(**{key: value for key, value in table.items() if key in names})
 
 
 def _size(name: str) -> int:

@@ -34,10 +34,10 @@ class Charge:
 def charge(requests: Collection[Charge]) -> None:
     """Charge the end of a process to the suspect in it, or else to all its requests."""
     suspects = [one for one in requests if one.quarantined] or requests
-    for one in suspects:
-        one.deaths += 1
-        one.quarantined = True
-        one.guilty = len(suspects) == 1 and one.deaths >= MOST_DEATHS
+    for suspect in suspects:
+        suspect.deaths += 1
+        suspect.quarantined = True
+        suspect.guilty = len(suspects) == 1 and suspect.deaths >= MOST_DEATHS
 
 
 def ends_process() -> ApiError:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from foreword_server.replicas.process import Start
 
 
-def run(start: Start, place: Place, path: Path, ready: Connection) -> None:
+def run(start: Start, cores: Place, path: Path, ready: Connection) -> None:
     """Serve at a path until SIGTERM; SIGINT is the router's. `ready` gets what the
     server says of itself, or why it cannot serve.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    place.take()
+    cores.take()
     Thread(target=_end_with_router, args=(path.parent,), daemon=True).start()
     from foreword.errors import ForewordError, words
     from foreword_server.replicas.process import bound

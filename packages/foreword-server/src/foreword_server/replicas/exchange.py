@@ -153,17 +153,17 @@ class Exchange:
 
     def _for_replica(self) -> Asked:
         """Return the request with what its client has of the answer."""
-        asked, prefix = self.asked, self._sent.encoded
+        request, prefix = self.asked, self._sent.encoded
         headers = [
-            *passed_on(asked.headers),
+            *passed_on(request.headers),
             (b"x-request-id", self.request_id.encode()),
             (TENANT.encode(), self.tenant.encode()),
         ]
-        if asked.method == "POST":
+        if request.method == "POST":
             size = str(len(prefix)).encode()
             headers.append((SENT.encode(), size))
         return Asked(
-            asked.method, asked.target, headers, prefix + asked.body, self.blocks
+            request.method, request.target, headers, prefix + request.body, self.blocks
         )
 
     async def _relay(self, replica: Replica, answered: Answered) -> None:

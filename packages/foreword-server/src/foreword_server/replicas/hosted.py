@@ -74,7 +74,7 @@ def at_once(entries: Sequence[Entry], memory: int) -> int:
     models.
     """
     count = 0
-    for entry in sorted(entries, key=lambda one: Hosted(one).bytes / one.replicas):
+    for entry in sorted(entries, key=lambda item: Hosted(item).bytes / item.replicas):
         for _ in range(entry.replicas):
             memory -= Hosted(entry).bytes // entry.replicas
             count += memory >= 0

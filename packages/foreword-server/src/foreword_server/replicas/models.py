@@ -116,9 +116,9 @@ class ManyModels(Models):
         self._ends: set[asyncio.Task[None]] = set()
         self._restarts = 0
         self._closing = False
-        for one in self.hosted:
-            self._check_size(one)
-            self._check_keep(one)
+        for hosted in self.hosted:
+            self._check_size(hosted)
+            self._check_keep(hosted)
 
     @asynccontextmanager
     async def lease(
@@ -148,9 +148,9 @@ class ManyModels(Models):
 
     async def start(self) -> None:
         """Load the models that stay. Raises InvalidRequest if one cannot be."""
-        for one in self.hosted:
-            if one.entry.keep:
-                await self._begin_load(one)
+        for hosted in self.hosted:
+            if hosted.entry.keep:
+                await self._begin_load(hosted)
 
     async def stop(self) -> None:
         """Unload all."""
@@ -199,9 +199,9 @@ class ManyModels(Models):
             loaded = [one for one in self.hosted if one.status == "loaded"]
             return (loaded or self.hosted)[0]
         plain = name.rpartition(":")[0] or name
-        found = self._by_name.get(name) or self._by_name.get(plain)
-        if found is not None:
-            return found
+        model = self._by_name.get(name) or self._by_name.get(plain)
+        if model is not None:
+            return model
         if name == DEFAULT or self._any_model:
             return self.hosted[0]
         known = ", ".join(self._by_name)
@@ -224,9 +224,9 @@ class ManyModels(Models):
         hosted.loading = None
         if not load.cancelled():
             load.exception()  # the clients that waited for it may have left
-        for one in self.hosted:
-            if one.yields_to is hosted:
-                one.yields_to = None
+        for other in self.hosted:
+            if other.yields_to is hosted:
+                other.yields_to = None
         self._release(hosted)
 
     def _release(self, hosted: Hosted) -> None:
@@ -274,20 +274,20 @@ class ManyModels(Models):
             gib=round(hosted.measured / GIB, 2),
         )
 
-    async def _make_room(self, wanted: Hosted) -> None:
+    async def _make_room(self, hosted: Hosted) -> None:
         """Unload models, the one unused longest first, until another one fits."""
         turn = monotonic() + TURN_SECONDS
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while True:
                     self._freed.clear()
-                    if (lacking := await self._lacking(wanted)) <= 0:
+                    if (lacking := await self._lacking(hosted)) <= 0:
                         return
                     rest = turn - monotonic()
                     if rest <= 0:
-                        self._claim(wanted, lacking)
+                        self._claim(hosted, lacking)
                     if idle := [one for one in self.hosted if one.idle]:
-                        await self._unload(min(idle, key=lambda one: one.used))
+                        await self._unload(min(idle, key=lambda model: model.used))
                         continue
                     with suppress(TimeoutError):
                         async with asyncio.timeout(rest if rest > 0 else None):
@@ -295,38 +295,38 @@ class ManyModels(Models):
         except TimeoutError:
             raise ApiError(
                 503,
-                f"cannot load model {wanted.entry.name!r}: the others that are loaded "
+                f"cannot load model {hosted.entry.name!r}: the others that are loaded "
                 "answer requests. Try again later",
                 code="overloaded",
                 retry_after=10,
             ) from None
 
-    def _claim(self, wanted: Hosted, lacking: int) -> None:
+    def _claim(self, hosted: Hosted, lacking: int) -> None:
         """Have new requests of models that hold these bytes wait until another one is
         loaded: under steady use they would never be idle.
         """
         others = [
             one for one in self.hosted if one.status == "loaded" and not one.entry.keep
         ]
-        for one in sorted(others, key=lambda one: one.users):
+        for other in sorted(others, key=lambda other: other.users):
             if lacking > 0:
-                lacking -= one.bytes
-                one.yields_to = one.yields_to or wanted
+                lacking -= other.bytes
+                other.yields_to = other.yields_to or hosted
 
-    async def _lacking(self, wanted: Hosted) -> int:
+    async def _lacking(self, hosted: Hosted) -> int:
         """Return the bytes that are lacking to load a model beside all that are
         loaded or being loaded; keys and values of long prompts have made some larger.
         """
-        for one in self.hosted:
-            if one.supervisor is not None:
-                one.measured = await one.supervisor.memory()
+        for model in self.hosted:
+            if model.supervisor is not None:
+                model.measured = await model.supervisor.memory()
         loaded = [one for one in self.hosted if one.status != "unloaded"]
-        lacking = sum(one.bytes for one in {*loaded, wanted}) - self._memory
-        if not (self._gpus and wanted.may_use_gpu):
+        lacking = sum(one.bytes for one in {*loaded, hosted}) - self._memory
+        if not (self._gpus and hosted.may_use_gpu):
             return lacking
         # an engine fills the video memory that it finds free with keys and values
-        beside = [one for one in loaded if one is not wanted and one.may_use_gpu]
-        return max(lacking, sum(one.bytes for one in beside))
+        others = [one for one in loaded if one is not hosted and one.may_use_gpu]
+        return max(lacking, sum(one.bytes for one in others))
 
     async def _unload(self, hosted: Hosted) -> None:
         async with hosted.lock:

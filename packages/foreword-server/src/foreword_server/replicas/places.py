@@ -130,16 +130,16 @@ def _on_nodes(nodes: Nodes, count: int, most: int) -> list[Place]:
         )
     left = {node: list(cpus) for node, cpus in nodes.items()}
     several = len(nodes) > 1
-    found: list[Place] = []
+    layout: list[Place] = []
     for _ in range(count):
         # among equals, the node that has used least
         node = max(left, key=lambda node: (len(left[node]), -len(nodes[node])))
         taken, left[node] = left[node][:share], left[node][share:]
-        found.append(Place(tuple(sorted(taken)), node if several else None))
-    beside = Counter(one.node for one in found)
+        layout.append(Place(tuple(sorted(taken)), node if several else None))
+    counts = Counter(one.node for one in layout)
     return [
-        replace(one, sharers=count, beside=beside[one.node])
-        for one in sorted(found, key=lambda one: (one.node or 0, one.cpus))
+        replace(one, sharers=count, beside=counts[one.node])
+        for one in sorted(layout, key=lambda item: (item.node or 0, item.cpus))
     ]
 
 
@@ -154,14 +154,14 @@ def _nodes(cpus: list[int]) -> dict[int, list[int]]:
     """Return the processors of each NUMA node that has any, siblings of a core side by
     side.
     """
-    found = {}
+    nodes = {}
     for folder in cgroups.NODES.glob("node[0-9]*"):
         text = (folder / "cpulist").read_text().strip()
-        own = [cpu for cpu in _numbers(text) if cpu in cpus]
-        if own:
+        ids = [cpu for cpu in _numbers(text) if cpu in cpus]
+        if ids:
             node = int(folder.name.removeprefix("node"))
-            found[node] = sorted(own, key=_core)
-    return dict(sorted(found.items())) or {0: cpus}
+            nodes[node] = sorted(ids, key=_core)
+    return dict(sorted(nodes.items())) or {0: cpus}
 
 
 def _core(cpu: int) -> tuple[int, int, int]:
@@ -178,21 +178,21 @@ def _topology(cpu: int, part: str) -> int:
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers of a list of Linux, such as "0-3,8"."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """Return numbers as such a list."""
     parts: list[list[int]] = []
-    for one in numbers:
-        if parts and parts[-1][-1] == one - 1:
-            parts[-1].append(one)
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
         else:
-            parts.append([one])
+            parts.append([number])
     return ",".join(
         str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts
     )

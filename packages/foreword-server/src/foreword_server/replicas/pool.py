@@ -240,16 +240,16 @@ def cost(running: int, matches: int) -> float:
 def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
     """Return the replica where a request costs least, the first among equals."""
     return min(
-        replicas, key=lambda one: cost(one.running, one.prefixes.matches(blocks))
+        replicas, key=lambda peer: cost(peer.running, peer.prefixes.matches(blocks))
     )
 
 
 async def metrics_of(replica: Replica) -> str:
     """Return the metrics of a replica; none of one that has just ended, or hangs."""
-    asked = Asked("GET", "/metrics", [(b"host", b"localhost")])
+    request = Asked("GET", "/metrics", [(b"host", b"localhost")])
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):
-            async with replica.ask(asked) as answered:
+            async with replica.ask(request) as answered:
                 pieces = [piece async for piece in answered.pieces]
     except (Lost, TimeoutError):
         return ""

@@ -31,12 +31,12 @@ def blocks(body: bytes, owner: str) -> list[bytes]:
     begin = min(starts, default=0)
     end = min(len(body), begin + LONGEST)
     last = owner.encode()
-    found = []
+    digests = []
     for at in range(begin, end - BLOCK + 1, BLOCK):
         piece = body[at : at + BLOCK]
         last = blake2b(last + piece, digest_size=DIGEST).digest()
-        found.append(last)
-    return found
+        digests.append(last)
+    return digests
 
 
 class Prefixes:
@@ -50,20 +50,20 @@ class Prefixes:
         """Keep no more blocks than a cache of so many tokens holds."""
         self._most = min(KEPT, TOKEN * tokens // BLOCK)
 
-    def matches(self, found: Sequence[bytes]) -> int:
+    def matches(self, digests: Sequence[bytes]) -> int:
         """Return how many blocks of a request it has read."""
         count = 0
-        for one in found:
-            if one not in self._kept:
+        for digest in digests:
+            if digest not in self._kept:
                 break
             count += 1
         return count
 
-    def add(self, found: Sequence[bytes]) -> None:
+    def add(self, digests: Sequence[bytes]) -> None:
         """Keep the blocks of a request; the first blocks outlast the others."""
-        for one in reversed(found):
-            self._kept[one] = None
-            self._kept.move_to_end(one)
+        for digest in reversed(digests):
+            self._kept[digest] = None
+            self._kept.move_to_end(digest)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 

@@ -120,25 +120,25 @@ class Process:
             text = rollup.read_text("utf-8")
         except OSError:
             return 0
-        found = PSS.search(text)
-        return 1024 * int(found[1]) if found else 0
+        match = PSS.search(text)
+        return 1024 * int(match[1]) if match else 0
 
     @asynccontextmanager
-    async def ask(self, asked: Asked) -> AsyncIterator[Answered]:
+    async def ask(self, request: Asked) -> AsyncIterator[Answered]:
         """Yield the response to a request. Raises Lost if the process ends."""
         client = self._client
         if client is None:
             raise Unreachable
-        request = client.build_request(
-            asked.method,
+        http_request = client.build_request(
+            request.method,
             "/",
-            headers=asked.headers,
-            content=asked.body,
+            headers=request.headers,
+            content=request.body,
             # as it was checked, byte for byte: a URL would be rewritten
-            extensions={"target": asked.target.encode("latin-1")},
+            extensions={"target": request.target.encode("latin-1")},
         )
         try:
-            response = await client.send(request, stream=True)
+            response = await client.send(http_request, stream=True)
             try:
                 yield Answered(
                     response.status_code, response.headers.raw, _pieces(response)

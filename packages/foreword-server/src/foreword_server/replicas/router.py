@@ -82,26 +82,26 @@ class _Routed(Response):
             raise stopping()
         decision: Decision = state["decision"]
         route = decision.route
-        asked = Asked(scope["method"], decision.target, scope["headers"], body)
-        wanted = await wanted_by(body) if body else Wanted()
-        place = nullcontext()
-        name, beginnings = wanted.model, []
+        request = Asked(scope["method"], decision.target, scope["headers"], body)
+        demand = await wanted_by(body) if body else Wanted()
+        slot = nullcontext()
+        name, beginnings = demand.model, []
         if route.generates:
             name = name or DEFAULT
-            place = router.limits.place(state["tenant"], wanted.answers)
+            slot = router.limits.place(state["tenant"], demand.answers)
         if route.operation:
             beginnings = blocks(body, f"{state['tenant']}/{name}")
-        ping = pings.ping if route.generates and wanted.stream else no_ping
+        ping = pings.ping if route.generates and demand.stream else no_ping
         # a request that waits for a load takes no place from requests for other models
         async with router.models.lease(name, load=route.loads, ping=ping) as pool:
-            with place:
+            with slot:
                 self._exchange = exchange = Exchange(
                     pool,
-                    asked,
+                    request,
                     state["request_id"],
                     state["tenant"],
                     pings,
-                    wanted.answers,
+                    demand.answers,
                     beginnings,
                     state.setdefault("log", {}),
                 )
@@ -149,26 +149,26 @@ def _wanted_by(body: bytes) -> Wanted:
     if items(body) > MOST_ITEMS:
         return Wanted()
     try:
-        given: Any = json.loads(body)
+        values: Any = json.loads(body)
     except (ValueError, RecursionError):
         return Wanted()
-    model = given.get("model")
+    model = values.get("model")
     return Wanted(
         model if isinstance(model, str) and model else None,
-        _prompts(given.get("prompt")) * _each(given.get("n")),
-        given.get("stream") is True,
+        _prompts(values.get("prompt")) * _each(values.get("n")),
+        values.get("stream") is True,
     )
 
 
-def _prompts(given: Any) -> int:
+def _prompts(value: Any) -> int:
     """Return the number of prompts; a list of token ids is one."""
-    several = isinstance(given, list) and given and isinstance(given[0], str | list)
-    return len(given) if several else 1
+    several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    return len(value) if several else 1
 
 
-def _each(given: Any) -> int:
+def _each(value: Any) -> int:
     """Return the answers to each prompt."""
-    return given if isinstance(given, int) and given > 0 else 1
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 @dataclass(slots=True)

@@ -90,19 +90,19 @@ class OneModel(Models):
         return self.supervisor.restarts
 
 
-def one_model(start: Start, found: Sequence[Place], seconds: float) -> Begin:
+def one_model(start: Start, layout: Sequence[Place], seconds: float) -> Begin:
     """Return what starts replicas of one model; `seconds`: most until one is ready."""
 
     async def begin(log: Log) -> Begun:
-        own = replace(start, settings=behind(start.settings))
-        supervisor = Supervisor(own, found, seconds, log)
+        replica_start = replace(start, settings=behind(start.settings))
+        supervisor = Supervisor(replica_start, layout, seconds, log)
         about = await supervisor.start()
         return Begun(
             OneModel(supervisor),
             supervisor.stop,
-            f"{len(found)} replicas of {about['summary']}, as {about['name']}",
+            f"{len(layout)} replicas of {about['summary']}, as {about['name']}",
             [start.model or BUNDLED],
-            max(1, about["slots"] * len(found) // 2),
+            max(1, about["slots"] * len(layout) // 2),
         )
 
     return begin
@@ -126,15 +126,15 @@ def many_models(
         sharers = at_once(entries, memory)
 
         def supervised(entry: Entry) -> Supervisor:
-            own = replace(behind(settings), name=entry.name)
-            found = (
+            replica_settings = replace(behind(settings), name=entry.name)
+            layout = (
                 [Place()]
                 if entry.replicas == 1
                 else places(entry.replicas, gpus=entry.options.get("device") != "cpu")
             )
-            start = Start(entry.source, entry.options, own)
-            found = [replace(one, sharers=sharers) for one in found]
-            return Supervisor(start, found, seconds, log)
+            start = Start(entry.source, entry.options, replica_settings)
+            layout = [replace(one, sharers=sharers) for one in layout]
+            return Supervisor(start, layout, seconds, log)
 
         models = ManyModels(
             entries,

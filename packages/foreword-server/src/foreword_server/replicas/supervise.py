@@ -29,10 +29,10 @@ SILENT = 3
 
 async def lives(replica: Replica) -> bool:
     """Return whether a replica says that it is well."""
-    asked = Asked("GET", "/health", [(b"host", b"localhost")])
+    request = Asked("GET", "/health", [(b"host", b"localhost")])
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            async with replica.ask(asked) as answered:
+            async with replica.ask(request) as answered:
                 return answered.status == OK
     except (Lost, TimeoutError):
         return False
@@ -85,8 +85,8 @@ class Supervisor:
         try:
             abouts = await asyncio.gather(*starts)
         except BaseException:
-            for one in starts:
-                one.cancel()
+            for task in starts:
+                task.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
             await self._end()
             raise

@@ -111,8 +111,8 @@ class Traced:
         if params.seed is not None:
             attributes["gen_ai.request.seed"] = params.seed
         self.span.set_attributes(attributes)
-        for one in choices:
-            self._parts(answer.arrived, one)
+        for choice in choices:
+            self._parts(answer.arrived, choice)
 
     def end(self, status: int) -> None:
         """End the span with the status of the response."""

@@ -185,7 +185,7 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
         _train(kind, values)
 
     hints = get_type_hints(kind)
-    own = [
+    parameters = [
         Parameter(
             option.name,
             Parameter.KEYWORD_ONLY,
@@ -198,9 +198,9 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
         for option in fields(kind)
     ]
     shared = signature(_shared, eval_str=True).parameters.values()
-    vars(command)["__signature__"] = Signature([*shared, *own])
+    vars(command)["__signature__"] = Signature([*shared, *parameters])
     command.__annotations__ = {
-        option.name: option.annotation for option in (*shared, *own)
+        option.name: option.annotation for option in (*shared, *parameters)
     }
     command.__doc__ = kind.summary
     return command

@@ -139,10 +139,10 @@ class Encoder:
         tokens = encoding["input_ids"]
         starts = [start for start, _ in encoding["offset_mapping"]]
         learnt = [False] * len(tokens)
-        for place, (role, _) in enumerate(record.turns):
+        for index, (role, _) in enumerate(record.turns):
             if role == ANSWERS:
-                begin = self._render(messages[:place], generate=True)
-                end = self._render(messages[: place + 1], generate=False)
+                begin = self._render(messages[:index], generate=True)
+                end = self._render(messages[: index + 1], generate=False)
                 # Some templates rewrite earlier turns once later ones come; such turns
                 # are not learnt.
                 if text.startswith(begin) and text.startswith(end):
@@ -163,10 +163,10 @@ class Encoder:
         """Mark the tokens that begin inside a span of text, up to the first that ends a
         text.
         """
-        for place, start in enumerate(starts):
+        for index, start in enumerate(starts):
             if span[0] <= start < span[1]:
-                learnt[place] = True
-                if tokens[place] in self.eos:
+                learnt[index] = True
+                if tokens[index] in self.eos:
                     return
 
     def _render(self, messages: list[dict[str, str]], *, generate: bool) -> str:
@@ -216,49 +216,49 @@ class Packer:
         self._order: tuple[int, list[int]] = (-1, [])
         self._last: tuple[int, Piece] = (-1, Piece([], []))
 
-    def next(self, place: Place) -> tuple[Block, Place]:
-        """Return the block that begins there, and the place of the next one."""
+    def next(self, start: Place) -> tuple[Block, Place]:
+        """Return the block that begins at `start`, and the place of the next one."""
         pieces: list[Piece] = []
         room = self.length
         while True:
-            whole = self._piece(place)
-            rest = len(whole) - place.offset
+            whole = self._piece(start)
+            rest = len(whole) - start.offset
             if rest > room and pieces:
                 break
-            taken = slice(place.offset, place.offset + min(rest, room))
+            taken = slice(start.offset, start.offset + min(rest, room))
             pieces.append(Piece(whole.tokens[taken], whole.learnt[taken]))
             room -= taken.stop - taken.start
-            place = self._after(place, taken.stop, len(whole))
-            if not room or place.record == 0:  # a block never spans two epochs
+            start = self._after(start, taken.stop, len(whole))
+            if not room or start.record == 0:  # a block never spans two epochs
                 break
-        return Block.of(pieces, self.length), place
+        return Block.of(pieces, self.length), start
 
     def all(self, most: int) -> list[Block]:
         """Return at most `most` blocks of one epoch."""
         blocks: list[Block] = []
-        place = Place()
-        while place.epoch == 0 and len(blocks) < most:
-            block, place = self.next(place)
+        start = Place()
+        while start.epoch == 0 and len(blocks) < most:
+            block, start = self.next(start)
             blocks.append(block)
         return blocks
 
-    def _piece(self, place: Place) -> Piece:
-        if self._order[0] != place.epoch:
+    def _piece(self, start: Place) -> Piece:
+        if self._order[0] != start.epoch:
             generator = torch.Generator().manual_seed(
-                self.seed * 1_000_003 + place.epoch
+                self.seed * 1_000_003 + start.epoch
             )
             self._order = (
-                place.epoch,
+                start.epoch,
                 torch.randperm(len(self.records), generator=generator).tolist(),
             )
-        number = self._order[1][place.record]
+        number = self._order[1][start.record]
         # a record that did not fit comes first in the next block
         if self._last[0] != number:
             self._last = (number, self.encode(self.records[number]))
         return self._last[1]
 
-    def _after(self, place: Place, offset: int, length: int) -> Place:
+    def _after(self, start: Place, offset: int, length: int) -> Place:
         if offset < length:
-            return Place(place.epoch, place.record, offset)
-        last = place.record + 1 == len(self.records)
-        return Place(place.epoch + 1) if last else Place(place.epoch, place.record + 1)
+            return Place(start.epoch, start.record, offset)
+        last = start.record + 1 == len(self.records)
+        return Place(start.epoch + 1) if last else Place(start.epoch, start.record + 1)

@@ -131,44 +131,44 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
         ) from error
 
 
-def _record(place: str, line: str, answered: bool) -> Record:
+def _record(label: str, line: str, answered: bool) -> Record:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
-            f"cannot read {place}: not JSON ({error.msg} at column {error.colno}). "
+            f"cannot read {label}: not JSON ({error.msg} at column {error.colno}). "
             f"Give JSON lines, each {SHAPE}"
         ) from error
     if not isinstance(record, dict) or ("messages" in record) == ("text" in record):
         raise InvalidRequest(
-            f"cannot read {place}: {_shown(record)} is not a record. Give {SHAPE}"
+            f"cannot read {label}: {_shown(record)} is not a record. Give {SHAPE}"
         )
     source, cut = record.get("source", ""), record.get("cut", False)
     if not isinstance(source, str) or not isinstance(cut, bool):
         raise InvalidRequest(
-            f"cannot read {place}: 'source' must be a string and 'cut' true or false, "
+            f"cannot read {label}: 'source' must be a string and 'cut' true or false, "
             f"got {source!r} and {cut!r}"
         )
     if "text" in record:
         if not isinstance(record["text"], str) or not record["text"].strip():
             raise InvalidRequest(
-                f"cannot read {place}: 'text' must be a string that is not empty, got "
+                f"cannot read {label}: 'text' must be a string that is not empty, got "
                 f"{_shown(record['text'])}"
             )
         return Record(text=record["text"], source=source, cut=cut)
-    turns = _turns(place, record["messages"])
+    turns = _turns(label, record["messages"])
     if answered and not any(role == ANSWERS and content for role, content in turns):
         raise InvalidRequest(
-            f"cannot train on {place}: it has no turn of the {ANSWERS}. Add an answer "
+            f"cannot train on {label}: it has no turn of the {ANSWERS}. Add an answer "
             "or remove it"
         )
     return Record(turns=turns, source=source, cut=cut)
 
 
-def _turns(place: str, messages: Any) -> tuple[tuple[str, str], ...]:
+def _turns(label: str, messages: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest(
-            f"cannot read {place}: 'messages' must be a list of one or more, got "
+            f"cannot read {label}: 'messages' must be a list of one or more, got "
             f"{_shown(messages)}"
         )
     for number, message in enumerate(messages, 1):
@@ -179,7 +179,7 @@ def _turns(place: str, messages: Any) -> tuple[tuple[str, str], ...]:
         )
         if not all(isinstance(field, str) for field in fields) or not fields[0]:
             raise InvalidRequest(
-                f"cannot read {place}: message {number} must have 'role' and "
+                f"cannot read {label}: message {number} must have 'role' and "
                 "'content', both strings, "
                 f"got {_shown(message)}"
             )

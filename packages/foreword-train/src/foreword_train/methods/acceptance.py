@@ -204,14 +204,14 @@ def collect(
     """Collect samples by temperature where about `tokens` learnt tokens come next."""
     parts: dict[float, list[Samples]] = {heat: [] for heat in (0.0, *HEATS)}
     count = 0
-    for place, block in enumerate(packer.all(1 + 8 * tokens // packer.length)):
+    for number, block in enumerate(packer.all(1 + 8 * tokens // packer.length)):
         target, draft = _logits(pair, stack([block]))
         for heat, rows in parts.items():
             p, q = (logits / (heat or 1.0) for logits in (target, draft))
-            kept = overlap(p, q) if heat else agreement(p, q)
-            rows.append(Samples(features(q, heat), kept.float()))
+            labels = overlap(p, q) if heat else agreement(p, q)
+            rows.append(Samples(features(q, heat), labels.float()))
         count += len(target)
-        if place % PIECES == PIECES - 1:
+        if number % PIECES == PIECES - 1:
             note(count)
         if count >= tokens:
             break

@@ -143,18 +143,18 @@ class BlockTask(TrainTask):
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
         """Return means over the predictions in a block."""
-        kept, same = accepted(predictions.target, predictions.draft)
-        table = kept.new_zeros(predictions.valid.shape).masked_scatter(
-            predictions.valid, kept
+        acceptance, same = accepted(predictions.target, predictions.draft)
+        table = acceptance.new_zeros(predictions.valid.shape).masked_scatter(
+            predictions.valid, acceptance
         )
         means = {
-            "acceptance": kept.mean(),
+            "acceptance": acceptance.mean(),
             "agreement": same.mean(),
             "kept": table.cumprod(-1).sum() / predictions.valid[..., 0].sum(),
         }
         for depth in range(self.draft_tokens):
             here = predictions.depth == depth
-            means[f"acceptance_{depth + 1}"] = kept[here].mean()
+            means[f"acceptance_{depth + 1}"] = acceptance[here].mean()
             means[f"agreement_{depth + 1}"] = same[here].mean()
         return means
 

@@ -52,10 +52,10 @@ class DSparkTask(MaskedBlockTask):
         if confidence is None:
             return losses
         draft = predictions.draft.detach()
-        kept = compare(overlap, predictions.target, draft).clamp(0, 1)
+        acceptance = compare(overlap, predictions.target, draft).clamp(0, 1)
         return losses + F.binary_cross_entropy_with_logits(
             confidence,
-            kept,
+            acceptance,
             reduction="none",
         )
 
@@ -67,8 +67,8 @@ class DSparkTask(MaskedBlockTask):
         confidence = self._confidence(predictions)
         if confidence is None:
             return metrics
-        kept = compare(overlap, predictions.target, predictions.draft)
-        error = confidence.sigmoid() - kept
+        acceptance = compare(overlap, predictions.target, predictions.draft)
+        error = confidence.sigmoid() - acceptance
         return metrics | {
             "promise_error": error.abs().mean(),
             "promise_bias": error.mean(),
@@ -79,11 +79,11 @@ class DSparkTask(MaskedBlockTask):
         predictions: Predictions,
     ) -> Float[Tensor, "valid"] | None:
         """Return the log-odds that the draft tokens are accepted, in float32."""
-        found = self._head.confidence(
+        confidence = self._head.confidence(
             predictions.hidden,
             predictions.before,
         )
-        return None if found is None else found.float()
+        return None if confidence is None else confidence.float()
 
 
 def _head(context: TrainContext, options: DSparkOptions) -> DSparkHead:

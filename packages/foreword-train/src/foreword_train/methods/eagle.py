@@ -51,8 +51,8 @@ class HeadTraining(UnrolledTask):
         return self.head.tokens
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
-        own = self.head.embed_tokens
-        return super().embed(tokens) if own is None else own(tokens)
+        table = self.head.embed_tokens
+        return super().embed(tokens) if table is None else table(tokens)
 
 
 def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
@@ -64,11 +64,11 @@ def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
     if not options.draft:
         return new(context, options)
     head = load(options.draft, context.target.config)
-    own = head.config.llama.hidden_size
-    if options.feature and own != head.config.target_hidden:
+    size = head.config.llama.hidden_size
+    if options.feature and size != head.config.target_hidden:
         raise InvalidRequest(
             f"cannot train {options.draft} with the feature loss: its hidden size of "
-            f"{own} differs from the target's {head.config.target_hidden}. Leave "
+            f"{size} differs from the target's {head.config.target_hidden}. Leave "
             "'feature' at 0"
         )
     return head

@@ -133,8 +133,8 @@ class EarlyExitTask(TrainTask):
             before = self.target(**read).logits[rows]
         early, last = module(read, rows, [turn])
         lost = self.compared(before, early).sum()
-        kept = self.compared(before, last).sum()
-        return kept + self._scale * lost
+        base = self.compared(before, last).sum()
+        return base + self._scale * lost
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
         """Return the cross-entropy of the last layer, and how far each exit predicts
@@ -144,9 +144,9 @@ class EarlyExitTask(TrainTask):
         read, rows = _inputs(block)
         exits = list(self.exits)
         *early, last = module(read, rows, exits)
-        found = [accepted(last, one) for one in early]
-        kept = torch.stack([one for one, _ in found])
-        same = torch.stack([one for _, one in found])
+        pairs = [accepted(last, one) for one in early]
+        rate = torch.stack([one for one, _ in pairs])
+        same = torch.stack([one for _, one in pairs])
         tokens = block.tokens.roll(-1, 1)[rows]
         logits = last.float()
         loss = F.cross_entropy(logits, tokens, reduction="sum")
@@ -156,7 +156,7 @@ class EarlyExitTask(TrainTask):
         }
         return {
             "loss": loss,
-            "acceptance": kept.mean(0).sum(),
+            "acceptance": rate.mean(0).sum(),
             "agreement": same.mean(0).sum(),
         } | each
 
@@ -173,20 +173,20 @@ class EarlyExitTask(TrainTask):
             self._tokenizer.save_pretrained(folder)
 
 
-def _exits(given: str | None, layers: int) -> tuple[int, ...]:
+def _exits(value: str | None, layers: int) -> tuple[int, ...]:
     """Return the exits of an option, in order; None = after every layer but the
     last.
     """
-    if given is None:
+    if value is None:
         return tuple(range(1, layers))
     try:
-        numbers = {int(number) for number in given.split(",")}
+        numbers = {int(number) for number in value.split(",")}
         exits = tuple(sorted(numbers))
     except ValueError:
         exits = ()
     if not exits or not 0 < exits[0] <= exits[-1] < layers:
         raise InvalidRequest(
-            f"cannot train exits {given!r}: the target has {layers} layers. Give "
+            f"cannot train exits {value!r}: the target has {layers} layers. Give "
             f"numbers from 1 to {layers - 1}, such as 2,4"
         )
     return exits

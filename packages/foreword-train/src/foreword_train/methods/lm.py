@@ -93,10 +93,10 @@ class Distillation(TrainTask):
         (same argmax).
         """
         target, draft = self._logits(module, block)
-        kept, same = accepted(target, draft)
+        acceptance, same = accepted(target, draft)
         return {
             "loss": self.compared(target, draft).sum(),
-            "acceptance": kept.sum(),
+            "acceptance": acceptance.sum(),
             "agreement": same.sum(),
         }
 

@@ -115,17 +115,17 @@ def _seen(
     """
     length, count = block.tokens.shape[1], anchors.shape[1]
     piece = (block.positions == 0).cumsum(1)
-    place = torch.arange(length, device=anchors.device)
+    index = torch.arange(length, device=anchors.device)
     text = (piece[:, None] == piece.gather(1, anchors)[..., None]) & (
-        place < anchors[..., None]
+        index < anchors[..., None]
     )
-    own = (
+    mask = (
         torch.eye(count, dtype=torch.bool, device=anchors.device)
         .repeat_interleave(rows, 0)
         .repeat_interleave(rows, 1)
     )
     return torch.cat(
-        [text.repeat_interleave(rows, 1), own.expand(len(anchors), -1, -1)], -1
+        [text.repeat_interleave(rows, 1), mask.expand(len(anchors), -1, -1)], -1
     )
 
 
@@ -219,11 +219,11 @@ def begin_as(head: MaskedHead, target: HFModel) -> None:
         *zip(head.layers, (layer.state_dict() for layer in theirs), strict=False),
         (head, last),
     ]:
-        own = ours.state_dict()
+        state = ours.state_dict()
         fits = {
             name: t.float()
             for name, t in source.items()
-            if name in own and t.shape == own[name].shape
+            if name in state and t.shape == state[name].shape
         }
         ours.load_state_dict(fits, strict=False)
 
@@ -245,9 +245,9 @@ def mask_of(context: TrainContext) -> int:
     """Return the tokenizer's mask token; else one that never precedes another: padding,
     or end of text.
     """
-    own = (
+    ids = (
         getattr(context.tokenizer, name, None)
         for name in ("mask_token_id", "pad_token_id")
     )
-    candidates = (*own, *sorted(context.eos))
+    candidates = (*ids, *sorted(context.eos))
     return next((int(token) for token in candidates if isinstance(token, int)), 0)

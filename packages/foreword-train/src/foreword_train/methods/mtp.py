@@ -43,10 +43,10 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Compute the attention of one unrolled step, as transformers' layers call it."""
     del module, attention_mask
-    given = [name for name in UNREAD if options.get(name) is not None]
-    if given:
+    names = [name for name in UNREAD if options.get(name) is not None]
+    if names:
         raise ModelError(
-            f"cannot train a layer whose attention has {', '.join(given)}: the "
+            f"cannot train a layer whose attention has {', '.join(names)}: the "
             "unrolled steps do not compute it. Train another head"
         )
     usual = query.shape[-1] ** -0.5

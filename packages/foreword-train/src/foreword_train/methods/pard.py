@@ -63,19 +63,19 @@ class MaskRows:
         row predicts; `length` = rows of the text.
         """
         places = anchors.places
-        wanted = anchors.valid[..., 1:]
-        flat = wanted.flatten(1)
-        order = (flat.cumsum(1) - 1).view_as(wanted)
+        valid = anchors.valid[..., 1:]
+        flat = valid.flatten(1)
+        order = (flat.cumsum(1) - 1).view_as(valid)
         count = int(flat.sum(1).max())
-        batch, anchor, depth = wanted.nonzero(as_tuple=True)
+        batch, anchor, depth = valid.nonzero(as_tuple=True)
         row = order[batch, anchor, depth]
-        own = places.new_full((len(wanted), count), -1)
-        own[batch, row] = places[batch, anchor]
-        depths = torch.zeros_like(own)
+        origins = places.new_full((len(valid), count), -1)
+        origins[batch, row] = places[batch, anchor]
+        depths = torch.zeros_like(origins)
         depths[batch, row] = depth + 1
-        later = torch.where(wanted, order + length, 0)
+        later = torch.where(valid, order + length, 0)
         of = torch.cat([places[..., None], later], -1)
-        return cls(own, depths, of)
+        return cls(origins, depths, of)
 
     def positions(self, block: Block) -> Rows:
         """Return the positions of the text's rows, then of these."""
@@ -169,8 +169,8 @@ class MaskTraining(BlockTask):
         # the chosen places come first, in random order
         order = torch.arange(valid.shape[1], device=valid.device)
         places = valid[..., 0].sum(1)[:, None]
-        kept = (places * self._shares.to(places.device)).ceil()
-        inside = order[:, None] < kept[:, None]
+        counts = (places * self._shares.to(places.device)).ceil()
+        inside = order[:, None] < counts[:, None]
         return replace(drawn, valid=valid & inside)
 
     @torch.no_grad()
@@ -197,8 +197,8 @@ class MaskTraining(BlockTask):
         )
         size = hidden.shape[-1]
         index = rows.of.flatten(1)[..., None]
-        found = hidden.gather(1, index.expand(-1, -1, size))
-        return found.unflatten(1, rows.of.shape[1:])
+        states = hidden.gather(1, index.expand(-1, -1, size))
+        return states.unflatten(1, rows.of.shape[1:])
 
     def distributions(
         self,

@@ -128,13 +128,13 @@ class UnrolledTask(TrainTask):
         """
         total = torch.zeros((), device=block.tokens.device)
         tokens = self.vocabulary
-        for step, one in enumerate(self._steps(module, block)):
-            target = one.target if tokens is None else one.target[:, tokens]
-            losses = self.compared(target, one.draft)
+        for step, output in enumerate(self._steps(module, block)):
+            target = output.target if tokens is None else output.target[:, tokens]
+            losses = self.compared(target, output.draft)
             if self._feature:
                 far = F.smooth_l1_loss(
-                    one.hidden,
-                    one.state,
+                    output.hidden,
+                    output.state,
                     reduction="none",
                 )
                 losses = losses + self._feature * far.mean(-1)
@@ -146,13 +146,13 @@ class UnrolledTask(TrainTask):
         step, given the text before.
         """
         metrics: dict[str, Tensor] = {}
-        for step, one in enumerate(self._steps(module, block), 1):
-            whole = one.draft
+        for step, output in enumerate(self._steps(module, block), 1):
+            whole = output.draft
             if self.vocabulary is not None:
-                whole = one.draft.new_full(one.target.shape, -torch.inf)
-                whole.index_copy_(1, self.vocabulary, one.draft)
-            kept, agreed = accepted(one.target, whole)
-            metrics[f"acceptance_{step}"] = kept.sum()
+                whole = output.draft.new_full(output.target.shape, -torch.inf)
+                whole.index_copy_(1, self.vocabulary, output.draft)
+            acceptance, agreed = accepted(output.target, whole)
+            metrics[f"acceptance_{step}"] = acceptance.sum()
             metrics[f"agreement_{step}"] = agreed.sum()
         return metrics
 
@@ -177,13 +177,13 @@ class UnrolledTask(TrainTask):
             # Row t of a step corresponds to the target's row t + 1 + step.
             mask = selected[step][:, : max(0, target.shape[1] - 1 - step)]
             rows = slice(1 + step, None)
-            one = _Step(
+            output = _Step(
                 target=target[:, rows][mask],
                 draft=draft,
                 state=states[:, rows][mask],
                 hidden=hidden.float(),
             )
-            steps.append(one)
+            steps.append(output)
         return steps
 
 
@@ -210,9 +210,9 @@ def unrolled_attention(
     ]
     scores = query @ keys.transpose(-1, -2)
     scores = scores.masked_fill(~seen[:, None], -torch.inf)
-    own = [(query * k).sum(-1, keepdim=True) for k, _ in later]
+    later_scores = [(query * k).sum(-1, keepdim=True) for k, _ in later]
     scale = query.shape[-1] ** -0.5
-    weights = (torch.cat([scores, *own], -1).float() * scale).softmax(-1)
+    weights = (torch.cat([scores, *later_scores], -1).float() * scale).softmax(-1)
     weights = weights.to(values.dtype)
     rows = keys.shape[2]
     result = weights[..., :rows] @ values

@@ -168,8 +168,8 @@ def measure(
         ]
         answered(len(wave))
     by_source: dict[str, list[Stats]] = {}
-    for (source, _), own in zip(prompts, stats, strict=True):
-        by_source.setdefault(source or "unnamed", []).append(own)
+    for (source, _), stat in zip(prompts, stats, strict=True):
+        by_source.setdefault(source or "unnamed", []).append(stat)
     groups = {ALL: stats} | dict(sorted(by_source.items()))
     return [
         summary(name, temperature, some, questions.depth)

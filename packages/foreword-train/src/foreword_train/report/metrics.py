@@ -59,7 +59,7 @@ def summary(
         return [*counts, *[0] * depth][:depth]
 
     ratio = np.array([[one.tokens, one.rounds] for one in stats], dtype=np.float64)
-    kept = np.array([padded(one.accepted_at) for one in stats], dtype=np.float64)
+    accepted = np.array([padded(one.accepted_at) for one in stats], dtype=np.float64)
     tried = np.array([padded(one.drafted_at) for one in stats], dtype=np.float64)
     return Metrics(
         domain,
@@ -67,7 +67,7 @@ def summary(
         len(stats),
         interval(ratio[:, 0], ratio[:, 1]),
         tuple(
-            interval(kept[:, place], tried[:, place])
+            interval(accepted[:, place], tried[:, place])
             for place in range(depth)
             if tried[:, place].any()
         ),

@@ -147,9 +147,9 @@ class StopFilter:
     def push(self, text: str) -> tuple[str, str | None]:
         """Return the text that is final, and the stop string that ended it."""
         text = self._held + text
-        found = first_stop(text, self._stop)
-        if found is not None:
-            start, word = found
+        match = first_stop(text, self._stop)
+        if match is not None:
+            start, word = match
             self._held = ""
             end = start + len(word) if self._include else start
             return text[:end], word
@@ -189,10 +189,10 @@ def cut(text: str, stop: tuple[str, ...], include: bool = False) -> str:
     """Return everything before the first stop string, or up to its end: the reference
     for a whole text.
     """
-    found = first_stop(text, stop)
-    if found is None:
+    match = first_stop(text, stop)
+    if match is None:
         return text
-    start, word = found
+    start, word = match
     return text[: start + len(word)] if include else text[:start]
 
 

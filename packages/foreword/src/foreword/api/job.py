@@ -91,8 +91,8 @@ def send(events: dict[Job, list[Event]]) -> list[Job]:
 def _deliver(several: list[tuple[Job, list[Event]]]) -> None:
     """Give each job its events, in the thread of its loop."""
     for job, events in several:
-        for one in events:
-            job.events.put_nowait(one)
+        for event in events:
+            job.events.put_nowait(event)
 
 
 def repeat(requests: list[Request], committed: Committed) -> list[Event]:

@@ -49,11 +49,11 @@ def drafted_by(
     """Return the draft, the options of drafting, and whether a method is named: by the
     caller, or where the caller names nothing, by `foreword.toml`.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if draft is None and all(value is None for value in named.values()):
-        found = settings_for(target)
-        draft = found.pop("draft", None)
-    options = DraftingOptions(**named | found)
+        settings = settings_for(target)
+        draft = settings.pop("draft", None)
+    options = DraftingOptions(**named | settings)
     source = bundled.draft() if target is None and draft is None else draft
     named_or_default = options.method or default_method(source, target)
     method = resolved(named_or_default, source, target)

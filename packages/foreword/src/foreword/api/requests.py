@@ -140,8 +140,8 @@ class Requests:
 
         Raises InvalidRequest if the prompt or a parameter cannot be served.
         """
-        given = isinstance(prompt, SpeechPrompt | ImagePrompt)
-        tokens = list(prompt.tokens if given else prompt)
+        has_media = isinstance(prompt, SpeechPrompt | ImagePrompt)
+        tokens = list(prompt.tokens if has_media else prompt)
         rules = self._rules(params.language)
         RequestLimits(self._target).check(tokens, params, rules)
         images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
@@ -321,16 +321,16 @@ class Requests:
         """Return how a chat becomes text and how it becomes tokens, and the chat
         template.
         """
-        own: Any = self.tokenizer
-        if images or (not own.chat_template and self._sees):
+        tokenizer: Any = self.tokenizer
+        if images or (not tokenizer.chat_template and self._sees):
             sight = self._sight
             return (
                 sight.apply,
                 partial(encoded_images, partial(sight.encode, images)),
                 sight.template,
             )
-        encode = partial(encoded, own, like_processor=self._sees)
-        return own.apply_chat_template, encode, own.chat_template
+        encode = partial(encoded, tokenizer, like_processor=self._sees)
+        return tokenizer.apply_chat_template, encode, tokenizer.chat_template
 
     def _rules(self, language: str) -> Seq2Seq | None:
         """Return the rules of an encoder-decoder whose answer begins as that language

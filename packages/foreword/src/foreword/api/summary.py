@@ -45,13 +45,13 @@ def _sampling(llm: LLM, source: str) -> str:
     """
     plain = SamplingParams()
     values = {"temperature": 1.0, **llm.sampling}
-    given, advised = list[str](), list[str]()
+    chosen, advised = list[str](), list[str]()
     for name, value in values.items():
         if name != "temperature" and value == getattr(plain, name):
             continue
         text = f"{name.replace('_', '-')} {value:g}"
-        (advised if name in llm.advised else given).append(text)
-    shown = [", ".join(given)] if given else []
+        (advised if name in llm.advised else chosen).append(text)
+    shown = [", ".join(chosen)] if chosen else []
     if advised:
         shown.append(f"{', '.join(advised)} ({source})")
     return "; ".join(shown)

@@ -32,9 +32,9 @@ def cut_arguments(text: str) -> CutArguments | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found = CutArguments(value)
-            found.text = text
-            return found
+            arguments = CutArguments(value)
+            arguments.text = text
+            return arguments
     return None
 
 

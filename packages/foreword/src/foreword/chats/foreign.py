@@ -33,12 +33,12 @@ def as_text(part: Mapping[str, Any]) -> str:
     if kind == "tool_reference":
         name = part.get("tool_name")
         return f"[the tool {name}]"
-    kept = {
+    content = {
         name: _short(value)
         for name, value in part.items()
         if name not in HIDDEN and value is not None
     }
-    shown = json.dumps(kept, ensure_ascii=False) if kept else ""
+    shown = json.dumps(content, ensure_ascii=False) if content else ""
     return f"[{kind}] {shown}".rstrip()
 
 
@@ -74,8 +74,8 @@ def _strings(values: Sequence[object]) -> list[str]:
 def _short(value: object) -> object:
     """Return a JSON value without members that say nothing and without data."""
     if isinstance(value, Mapping):
-        kept = [name for name in value if name not in HIDDEN]
-        return {str(name): _short(value[name]) for name in kept}
+        names = [name for name in value if name not in HIDDEN]
+        return {str(name): _short(value[name]) for name in names}
     if isinstance(value, list | tuple):
         return [_short(one) for one in value]
     if isinstance(value, str) and len(value) > LONGEST and " " not in value:

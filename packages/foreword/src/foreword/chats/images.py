@@ -112,13 +112,13 @@ def _source(part: Mapping[str, Any]) -> object:
     if url is not None:
         return url.get("url") if isinstance(url, Mapping) else url
     values = (part.get(name) for name in ("image", "url", "path", "base64"))
-    found = next((value for value in values if value is not None), None)
-    if found is None:
+    image = next((value for value in values if value is not None), None)
+    if image is None:
         raise InvalidRequest(
             'cannot read an image: its part holds none. Give {"type": "image", '
             '"image": a path, a picture or data}'
         )
-    return found
+    return image
 
 
 def _content(source: object, *, files: bool) -> bytes:

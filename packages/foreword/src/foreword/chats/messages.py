@@ -52,10 +52,10 @@ def conversation(messages: object, image: ImageReader | None = None) -> list[Tur
         or not messages
         or not all(isinstance(message, Mapping) for message in messages)
     ):
-        given = reprlib.repr(messages)
+        value = reprlib.repr(messages)
         raise InvalidRequest(
             f'cannot read this chat: a chat is a list of messages {{"role": "user", '
-            f'"content": "…"}}, not {given}'
+            f'"content": "…"}}, not {value}'
         )
     turns: list[Turn] = []
     names: dict[object, str] = {}
@@ -107,7 +107,7 @@ def _recent(messages: Sequence[Message]) -> Sequence[Message]:
     beyond = sum(map(is_image, chain.from_iterable(lists))) - MOST_IMAGES
     if beyond <= 0:
         return messages
-    kept: list[Message] = []
+    recent: list[Message] = []
     for message in messages:
         content = message.get("content")
         if message.get("role") == "tool" and is_list(content):
@@ -117,8 +117,8 @@ def _recent(messages: Sequence[Message]) -> Sequence[Message]:
                 beyond -= is_old
                 parts.append(OLD_PART if is_old else part)
             message = {**message, "content": parts}
-        kept.append(message)
-    return kept
+        recent.append(message)
+    return recent
 
 
 def _result(content: str | Parts) -> tuple[str, Parts]:
@@ -212,22 +212,22 @@ def _place(number: int, message: Message) -> str:
 
 
 def _image(
-    part: object, image: ImageReader, place: str, *, is_result: bool
+    part: object, image: ImageReader, origin: str, *, is_result: bool
 ) -> dict[str, object]:
     """Return an image as a part.
 
     One that a tool gave and that cannot be read, or not by this model, becomes a text:
     it stays in the history, so an error would come back with every later request. Only
-    what its header tells is known here; the errors of its pixels name the place.
+    what its header tells is known here; the errors of its pixels name `origin`.
     """
     try:
         picture: Any = image(part)
     except InvalidRequest as error:
         if not is_result:
-            raise InvalidRequest(f"cannot render {place}: {error}") from error
+            raise InvalidRequest(f"cannot render {origin}: {error}") from error
         return {**UNSEEN_PART}
     if hasattr(picture, "decoded"):
-        picture.place = place
+        picture.place = origin
     return {"type": "image", "image": picture}
 
 
@@ -279,33 +279,33 @@ def _call(number: int, call: object) -> dict[str, Any]:
         or not isinstance(function, Mapping)
         or not isinstance(name, str)
     ):
-        wanted = (
+        form = (
             '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
         )
         raise InvalidRequest(
-            f"cannot render message {number}: a tool call is {wanted}, not "
+            f"cannot render message {number}: a tool call is {form}, not "
             f"{reprlib.repr(call)}"
         )
     if not isinstance(call.get("id", ""), str):
         raise InvalidRequest(
             f"cannot render message {number}: the id of a tool call must be a string"
         )
-    given = arguments = function.get("arguments")
-    if isinstance(given, str) or given is None:
+    text = arguments = function.get("arguments")
+    if isinstance(text, str) or text is None:
         try:
-            arguments = json.loads(given or "{}")
+            arguments = json.loads(text or "{}")
         except (ValueError, RecursionError):
-            arguments = cut_arguments(given or "")
+            arguments = cut_arguments(text or "")
     if isinstance(arguments, Mapping) and not isinstance(arguments, CutArguments):
         arguments = dict(arguments)
     if not isinstance(arguments, dict):
         raise InvalidRequest(
             f"cannot render message {number}: arguments of {name!r} must be the JSON "
-            f"text of an object, not {reprlib.repr(given)}"
+            f"text of an object, not {reprlib.repr(text)}"
         )
-    kept = {key: value for key, value in call.items() if key != "custom"}
+    fields = {key: value for key, value in call.items() if key != "custom"}
     return {
-        **kept,
+        **fields,
         "type": "function",
         "function": {**function, "arguments": arguments},
     }

@@ -42,10 +42,10 @@ def marked(turns: Sequence[Turn], tokenizer: Any, template: str) -> list[Turn]:
     ]
     contents = [turns[place]["content"] for place in place_of]
     mark = getattr(tokenizer, MARK)
-    [found], *_ = mark(
+    [marked_contents], *_ = mark(
         template, [contents], None, None, {}, tokenize=True, assistant_mask=False
     )
-    shown = dict(zip(place_of, found, strict=True))
+    shown = dict(zip(place_of, marked_contents, strict=True))
     return [
         {**turn, "content": shown.get(place, turn["content"])}
         for place, turn in enumerate(turns)

@@ -78,8 +78,8 @@ def check_options(options: Options | None) -> dict[str, Any]:
             f"cannot give the chat template the option {wrong[0]!r}: it is set by "
             "Foreword. Leave it out"
         )
-    given = dict(options or {})
-    return {"add_generation_prompt": not given.get("continue_final_message"), **given}
+    values = dict(options or {})
+    return {"add_generation_prompt": not values.get("continue_final_message"), **values}
 
 
 def readings(turns: Sequence[Turn], template: str) -> Iterator[list[Turn]]:
@@ -185,11 +185,11 @@ def _texts(turns: Sequence[Turn]) -> list[Turn]:
 
     def text(call: Mapping[str, Any]) -> dict[str, object]:
         function = call["function"]
-        given = function["arguments"]
-        if isinstance(given, CutArguments):
-            shown = given.text
+        arguments = function["arguments"]
+        if isinstance(arguments, CutArguments):
+            shown = arguments.text
         else:
-            shown = json.dumps(given, ensure_ascii=False)
+            shown = json.dumps(arguments, ensure_ascii=False)
         return {**call, "function": {**function, "arguments": shown}}
 
     written: list[Turn] = []

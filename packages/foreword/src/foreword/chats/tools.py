@@ -51,16 +51,16 @@ def functions_of(tools: object) -> tuple[Function, ...]:
             "cannot read tools: they are a list of functions, not "
             f"{reprlib.repr(tools)}"
         )
-    found: dict[str, Function] = {}
+    functions: dict[str, Function] = {}
     for number, tool in enumerate(tools, 1):
         function = _function(number, tool)
-        if function.name in found:
+        if function.name in functions:
             raise InvalidRequest(
                 f"cannot read tool {number}: the name {function.name!r} is taken. "
                 "Rename one of them"
             )
-        found[function.name] = function
-    return tuple(found.values())
+        functions[function.name] = function
+    return tuple(functions.values())
 
 
 def _function(number: int, tool: object) -> Function:
@@ -68,9 +68,9 @@ def _function(number: int, tool: object) -> Function:
     if isinstance(tool, Mapping) and tool.get("type") == "function":
         about = tool.get("function")
     if not isinstance(tool, Mapping) or not isinstance(about, Mapping):
-        wanted = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
+        form = '{"type": "function", "function": {"name": …, "parameters": {…}}}'
         raise InvalidRequest(
-            f"cannot read tool {number}: a tool is {wanted}, not {reprlib.repr(tool)}"
+            f"cannot read tool {number}: a tool is {form}, not {reprlib.repr(tool)}"
         )
     check_texts("a tool", tool)
     name, parameters = about.get("name"), about.get("parameters")

@@ -106,10 +106,10 @@ def collected(files: list[Path]) -> tuple[list[Path], list[Path]]:
                 )
             texts.append(path)
             continue
-        inside = sorted(one for one in path.rglob("*") if one.is_file())
-        for one in inside:
-            if not any(part.startswith(".") for part in one.relative_to(path).parts):
-                (texts if _is_text(one) else skipped).append(one)
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        for file in inside:
+            if not any(part.startswith(".") for part in file.relative_to(path).parts):
+                (texts if _is_text(file) else skipped).append(file)
     if not texts:
         raise InvalidRequest(
             f"cannot build a datastore: no text files in {', '.join(map(str, files))}. "

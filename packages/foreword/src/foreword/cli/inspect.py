@@ -116,9 +116,9 @@ def _quantized(
         target.quantize(weights, kv)  # raises the error
     bits = {None: 16, "int8": 8, "int4": 4}[weights]
     other = view(target, bits=bits, kv=kv)
-    found = divergence(target, other, partial(_tokens, llm), long=kv is not None)
+    divergences = divergence(target, other, partial(_tokens, llm), long=kv is not None)
     target.quantize(weights, kv)
-    return {"kl_divergence": found}
+    return {"kl_divergence": divergences}
 
 
 def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -145,26 +145,26 @@ def transcribe(
         bar = shown.add_task("files", total=len(files))
         for file in files:
             before = perf_counter()
-            found = llm.transcribe(file, params, **how)[0]
-            _write(file, found, timestamps=timestamps, as_json=as_json)
+            result = llm.transcribe(file, params, **how)[0]
+            _write(file, result, timestamps=timestamps, as_json=as_json)
             if stats and not as_json:
-                runtime.note(_summary(file, found, perf_counter() - before))
+                runtime.note(_summary(file, result, perf_counter() - before))
             shown.update(bar, advance=1)
 
 
-def _write(file: Path, found: Transcript, *, timestamps: bool, as_json: bool) -> None:
+def _write(file: Path, result: Transcript, *, timestamps: bool, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(
-            json.dumps({"file": str(file), **asdict(found)}, ensure_ascii=False) + "\n"
+            json.dumps({"file": str(file), **asdict(result)}, ensure_ascii=False) + "\n"
         )
     elif timestamps:
-        for segment in found.segments:
+        for segment in result.segments:
             sys.stdout.write(
                 f"[{_clock(segment.start)} --> {_clock(segment.end)}] "
                 f"{segment.text.strip()}\n"
             )
     else:
-        sys.stdout.write(found.text.strip() + "\n")
+        sys.stdout.write(result.text.strip() + "\n")
     sys.stdout.flush()
 
 
@@ -174,17 +174,17 @@ def _clock(seconds: float) -> str:
     )
 
 
-def _summary(file: Path, found: Transcript, seconds: float) -> str:
-    stats = found.stats
+def _summary(file: Path, result: Transcript, seconds: float) -> str:
+    stats = result.stats
     parts = [
         file.name,
-        f"{found.duration:.1f} s of sound in {seconds:.1f} s",
-        f"language {found.language}" if found.language else "",
+        f"{result.duration:.1f} s of sound in {seconds:.1f} s",
+        f"language {result.language}" if result.language else "",
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_pass:.2f} tokens per pass",
         f"{stats.acceptance:.0%} of {stats.drafted} draft tokens accepted"
         if stats.drafted
         else "no draft tokens",
-        "ended by length" if found.finish_reason == "length" else "",
+        "ended by length" if result.finish_reason == "length" else "",
     ]
     return " · ".join(filter(None, parts))

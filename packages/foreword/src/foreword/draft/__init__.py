@@ -99,11 +99,11 @@ def resolved(name: str, source: object, target: object = None) -> str:
     """
     if name != AUTO:
         return name
-    given = [default_method(source, target)]
+    sources = [default_method(source, target)]
     if isinstance(source, Mapping):
-        given = list(source)
-    beside = BESIDE_DRAFT if DEFAULT_WITH_DRAFT in given else ()
-    members = dict.fromkeys((*given, *beside, *_brought_by(target), *LOOKUPS))
+        sources = list(source)
+    extra = BESIDE_DRAFT if DEFAULT_WITH_DRAFT in sources else ()
+    members = dict.fromkeys((*sources, *extra, *_brought_by(target), *LOOKUPS))
     return f"{AUTO}({', '.join(members)})"
 
 

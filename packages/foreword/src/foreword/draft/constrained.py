@@ -32,13 +32,13 @@ def accepted(draft: Draft, requests: Sequence[Request]) -> Draft:
     """
     if draft.probs is not None or not draft.nodes or not followed(requests):
         return draft
-    kept: list[list[int]] = []
+    nodes: list[list[int]] = []
     for request, tree in zip(requests, draft.trees, strict=True):
         if request.grammar is None:
-            kept.append(list(range(len(tree))))
+            nodes.append(list(range(len(tree))))
         else:
-            kept.append(request.grammar.accepted(request.tokens, tree))
-    return draft.pruned(kept)
+            nodes.append(request.grammar.accepted(request.tokens, tree))
+    return draft.pruned(nodes)
 
 
 def extended(draft: Draft, batch: Batch) -> Draft:
@@ -60,8 +60,8 @@ def extended(draft: Draft, batch: Batch) -> Draft:
     vocab = draft.probs.shape[-1]
     probs = draft.probs.new_zeros(len(trees), max(map(len, trees)), vocab)
     probs[:, : draft.nodes] = draft.probs
-    for row, (tree, own) in enumerate(zip(trees, draft.trees, strict=True)):
-        for node in range(len(own), len(tree)):
+    for row, (tree, prefix) in enumerate(zip(trees, draft.trees, strict=True)):
+        for node in range(len(prefix), len(tree)):
             probs[row, node] = 0.0
             probs[row, node, tree.tokens[node]] = 1.0
     return Draft(trees, probs, draft.device)

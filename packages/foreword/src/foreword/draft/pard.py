@@ -54,8 +54,8 @@ class MaskBlocks(BlockPredictor[Read]):
         return replace(read, tokens=tokens, keep=count)
 
     def compute(self, pending: Sequence[Read]) -> tuple[Block, ...]:
-        kept = [one.keep for one in pending]
-        return self.model.read(pending).split(kept)
+        counts = [one.keep for one in pending]
+        return self.model.read(pending).split(counts)
 
     def ahead(self, read: Read) -> Block:
         block = self.block(read.id)

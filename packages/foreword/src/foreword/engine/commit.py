@@ -17,23 +17,23 @@ def commit(
     """Append `tokens` up to the first that ends the request; later ones are
     discarded.
     """
-    kept: list[int] = []
+    committed: list[int] = []
     pieces: list[str] = []
     for token in tokens:
         request.tokens.append(token)
-        kept.append(token)
+        committed.append(token)
         text = _append_text(request, token)
         pieces.append(text)
         if request.finish_reason:
             break
-    request.stats.tokens += len(kept)
+    request.stats.tokens += len(committed)
     return Delta(
         id=request.id,
-        tokens=tuple(kept),
-        origins=tuple(origins[: len(kept)]),
+        tokens=tuple(committed),
+        origins=tuple(origins[: len(committed)]),
         text="".join(pieces),
         pieces=tuple(pieces),
-        logprobs=tuple(logprobs[: len(kept)]),
+        logprobs=tuple(logprobs[: len(committed)]),
         finish_reason=request.finish_reason,
         stop_reason=request.stop_reason,
         drafted=drafted,

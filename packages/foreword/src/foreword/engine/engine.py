@@ -250,7 +250,7 @@ class Engine:
         """
         if not hidden:
             return
-        kept = [
+        accepted = [
             (entry, nodes)
             for sub_batch in sub_batches
             for entry, nodes in zip(
@@ -258,7 +258,7 @@ class Engine:
             )
         ]
         for (entry, nodes), states in zip(
-            [*kept, *((entry, []) for entry in readers)], hidden, strict=True
+            [*accepted, *((entry, []) for entry in readers)], hidden, strict=True
         ):
             request, needed = entry.request, self._layers(entry.request)
             if not needed:

@@ -159,7 +159,7 @@ class Scheduler:
         """
         if (self._starts + 1) % FAIR:
             return min(self.waiting, key=self._rank)
-        request = min(self.waiting, key=lambda one: self._ranks[one.id][1])
+        request = min(self.waiting, key=lambda request: self._ranks[request.id][1])
         self._ranks[request.id] = -math.inf, self._ranks[request.id][1]
         return request
 

@@ -94,19 +94,19 @@ class SpeculatorCache:
         Raises UnknownMethod for an unknown name and InvalidRequest if the speculator
         cannot be created.
         """
-        wanted = params.drafting
-        if wanted in (DraftingOptions(), DraftingOptions(method=self._method)):
+        choice = params.drafting
+        if choice in (DraftingOptions(), DraftingOptions(method=self._method)):
             # One budget for both, so that it learns from all of them.
             return engine.default
 
         def make() -> Speculator:
             drafter = self.load(params).result()
-            chosen = self._chosen(wanted)
+            chosen = self._chosen(choice)
             return engine.speculator(
                 drafter, self._rule_for(chosen), self._budget_for(chosen)
             )
 
-        return self._speculators.get(wanted, make)
+        return self._speculators.get(choice, make)
 
     def load(self, params: SamplingParams) -> Future[Drafter]:
         """Return the drafter of a request, loaded in another thread if it is not in
@@ -117,9 +117,9 @@ class SpeculatorCache:
         """
         chosen = self._chosen(params.drafting)
         method = str(chosen.method)
-        found, loaded = self._drafters.find(method), Future[Drafter]()
-        if found is not None:
-            loaded.set_result(found)
+        drafter, loaded = self._drafters.find(method), Future[Drafter]()
+        if drafter is not None:
+            loaded.set_result(drafter)
             return loaded
         # refuse wrong names before a model is loaded
         self._rule_for(chosen)
@@ -159,18 +159,18 @@ class SpeculatorCache:
         source = self._source(name, kind)
         return Loader(name, kind, Shared()).load(source, self._target, self._tokenizer)
 
-    def _chosen(self, wanted: DraftingOptions) -> DraftingOptions:
+    def _chosen(self, choice: DraftingOptions) -> DraftingOptions:
         """Return the options of a request, completed by the defaults."""
-        own_budget = (wanted.budget, wanted.nodes) != (None, None)
-        budget = wanted if own_budget else self._defaults
-        method = wanted.method or self._method
+        has_own = (choice.budget, choice.nodes) != (None, None)
+        budget = choice if has_own else self._defaults
+        method = choice.method or self._method
         if method == AUTO:
             bundled_draft = self._bundled and self._sources is None
             source = bundled.draft() if bundled_draft else self._sources
             method = resolved(method, source, self._target)
         return DraftingOptions(
             method=method,
-            rule=wanted.rule or self._defaults.rule,
+            rule=choice.rule or self._defaults.rule,
             budget=budget.budget,
             nodes=budget.nodes,
         )
@@ -253,9 +253,9 @@ def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> 
     """
     if not isinstance(sources, Mapping):
         return sources
-    for one in sources:
-        find_method(one)
-    sources = {spelled(one): source for one, source in sources.items()}
+    for key in sources:
+        find_method(key)
+    sources = {spelled(key): source for key, source in sources.items()}
     if isinstance(kind, MethodSpec):
         names = {*kind.leaves, *(name for name, _ in kind.parts)}
         return {

@@ -111,17 +111,17 @@ def generate(
     source = _source(model, input_ids, inputs_tensor)
     features = _features(model, source, model_kwargs.get("encoder_outputs"))
     processors, criteria = logits_processor or [], stopping_criteria or []
-    given = frame_locals.get("kwargs", model_kwargs)
-    pictures = picture_inputs(model, given)
+    caller_kwargs = frame_locals.get("kwargs", model_kwargs)
+    pictures = picture_inputs(model, caller_kwargs)
     # transformers has put what its vision tower made of them in their place
     if pictures:
-        model_kwargs = as_given(model_kwargs, given) | pictures
+        model_kwargs = as_given(model_kwargs, caller_kwargs) | pictures
     job = Job(
         input_ids, source, generation_config, processors, criteria, streamer, features
     )
     with _ended(streamer):
         check_names(model, model_kwargs, inspect.signature(generate).parameters)
-        job.check(model, model_kwargs | _given_states(frame_locals, given))
+        job.check(model, model_kwargs | _given_states(frame_locals, caller_kwargs))
         if pictures:
             job = replace(job, images=image_rows_of(model, input_ids, pictures))
         return job.run(model, model_kwargs.get("attention_mask"), speculation)
@@ -164,9 +164,9 @@ def _drafts(
     method.
     """
     draft = next((one for one in models if one is not None), None)
-    beside = {"drafter": draft, "method": method}
-    own = own_draft(model, vars(config).get, beside)
-    return (draft, method) if own is None else (own.source, own.method)
+    others = {"drafter": draft, "method": method}
+    drafter = own_draft(model, vars(config).get, others)
+    return (draft, method) if drafter is None else (drafter.source, drafter.method)
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def _generate_locals(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _given_states(
-    frame_locals: dict[str, Any], given: dict[str, Any]
+    frame_locals: dict[str, Any], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the inputs of a check that a callable gets otherwise, or not at all.
 
@@ -204,7 +204,7 @@ def _given_states(
     refused.
     """
     return {
-        "encoder_outputs": given.get("encoder_outputs") if frame_locals else None,
+        "encoder_outputs": kwargs.get("encoder_outputs") if frame_locals else None,
         "synced_gpus": frame_locals.get("synced_gpus"),
     }
 

@@ -172,9 +172,9 @@ def _source(inputs: Mapping[str, Any]) -> Refusal | None:
 
 
 def _sound(inputs: Mapping[str, Any]) -> Refusal | None:
-    found = inputs.get(_FEATURES)
-    if found is None or (
-        isinstance(found, Tensor) and found.dim() == 3 and found.is_floating_point()
+    sound = inputs.get(_FEATURES)
+    if sound is None or (
+        isinstance(sound, Tensor) and sound.dim() == 3 and sound.is_floating_point()
     ):
         return None
     return Refusal(

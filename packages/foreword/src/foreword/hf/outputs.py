@@ -49,10 +49,10 @@ def steps(rows: Sequence[list[Tensor]], length: int, pad: int) -> tuple[Tensor, 
     """Return the scores of each step, Float32[batch, vocab]; empty if none were
     recorded.
     """
-    found = []
+    table = []
     for at in range(length if rows else 0):
         shape = next(row[at] for row in rows if at < len(row))
         ended = torch.full_like(shape, -torch.inf)
         ended[:, pad] = 0.0
-        found.append(torch.cat([row[at] if at < len(row) else ended for row in rows]))
-    return tuple(found)
+        table.append(torch.cat([row[at] if at < len(row) else ended for row in rows]))
+    return tuple(table)

@@ -50,18 +50,18 @@ def own_draft(
     not. Raises InvalidRequest for what the model does not have, and for another drafter
     beside it.
     """
-    given = [name for name in OPTIONS if is_set(setting, name)]
-    if not given:
+    names = [name for name in OPTIONS if is_set(setting, name)]
+    if not names:
         return None
-    name = f"{given[0]}={setting(given[0])!r}"
-    own = _exit(model, setting(EXIT), name) if given[0] == EXIT else _ahead(model, name)
-    beside = {**others, **dict.fromkeys(given[1:], True)}
-    for other, value in beside.items():
-        if value is not None and not (other == "method" and value == own.method):
+    name = f"{names[0]}={setting(names[0])!r}"
+    draft = _exit(model, setting(EXIT), name) if EXIT in names else _ahead(model, name)
+    others = {**others, **dict.fromkeys(names[1:], True)}
+    for other, value in others.items():
+        if value is not None and not (other == "method" and value == draft.method):
             raise InvalidRequest(
                 f"cannot use {name} with '{other}': both say what drafts. Leave one out"
             )
-    return own
+    return draft
 
 
 def _exit(model: PreTrainedModel, layers: object, name: str) -> OwnDraft:

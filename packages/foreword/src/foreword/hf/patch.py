@@ -112,21 +112,21 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def routed(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        own = (
+        options = (
             inspect.signature(generate).parameters
             if kwargs.get("custom_generate") is generate
             else _OURS
         )
         check_names(
-            self, (name for name, value in kwargs.items() if value is not None), own
+            self, (name for name, value in kwargs.items() if value is not None), options
         )
         requested, small = (kwargs.pop(name, None) for name in _OURS)
         _check_own(requested, small)
-        given = dict(signature.bind(self, *args, **kwargs).arguments)
-        given |= given.pop("kwargs", {})
-        del given["self"]
-        setting = _setting(self, given)
-        draft = given.get("assistant_model") if small is None else small
+        arguments = dict(signature.bind(self, *args, **kwargs).arguments)
+        arguments |= arguments.pop("kwargs", {})
+        del arguments["self"]
+        setting = _setting(self, arguments)
+        draft = arguments.get("assistant_model") if small is None else small
         speculate = (
             draft is not None
             or requested
@@ -135,10 +135,10 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         if (
             not speculate
             or requested is False
-            or given.get("custom_generate") is not None
+            or arguments.get("custom_generate") is not None
         ):
             return original(self, *args, **kwargs)
-        served = _served(self, draft, given, setting)
+        served = _served(self, draft, arguments, setting)
         if not isinstance(served, Refusal):
             return original(self, **served)
         if served.assisted_differs and (draft is not None or not requested):
@@ -146,8 +146,8 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
                 served.warning("transformers runs this call without drafting"),
                 stacklevel=2,
             )
-            return original(self, **_without_drafting(given, setting))
-        drops = small is not None and given.get("assistant_model") is None
+            return original(self, **_without_drafting(arguments, setting))
+        drops = small is not None and arguments.get("assistant_model") is None
         then = (
             "transformers runs this call "
             f"{'without the draft model' if drops else 'unchanged'}"
@@ -170,15 +170,15 @@ def _check_own(requested: object, draft: object) -> None:
         check_model("draft_model", draft)
 
 
-def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:
+def _setting(model: PreTrainedModel, arguments: dict[str, Any]) -> Setting:
     """Return a lookup of options in transformers' order: the call, its
     generation_config, the model's.
     """
-    configs = [given.get("generation_config"), model.generation_config]
+    configs = [arguments.get("generation_config"), model.generation_config]
 
     def setting(name: str) -> Any:
-        if name in given:
-            return given[name]  # None too: it overrides a configuration
+        if name in arguments:
+            return arguments[name]  # None too: it overrides a configuration
         return next(
             (
                 value
@@ -192,14 +192,14 @@ def _setting(model: PreTrainedModel, given: dict[str, Any]) -> Setting:
 
 
 def _served(
-    model: PreTrainedModel, draft: Any, given: dict[str, Any], setting: Setting
+    model: PreTrainedModel, draft: Any, arguments: dict[str, Any], setting: Setting
 ) -> dict[str, Any] | Refusal:
     """Return arguments with which the original prepares the call and then runs `serve`,
     or the refusal.
     """
-    beside = {"draft model": draft, _DRAFTING[0]: setting(_DRAFTING[0])}
-    own = own_draft(model, setting, beside)
-    call = _call(model, given, setting)
+    others = {"draft model": draft, _DRAFTING[0]: setting(_DRAFTING[0])}
+    drafter = own_draft(model, setting, others)
+    call = _call(model, arguments, setting)
     refusal = call.refusal()
     if refusal:
         return refusal
@@ -208,13 +208,13 @@ def _served(
         return Refusal(
             type(model).__name__, f"no backend can run it ({record.refused})"
         )
-    tokenizers = given.get("tokenizer"), given.get("assistant_tokenizer")
+    tokenizers = arguments.get("tokenizer"), arguments.get("assistant_tokenizer")
     if draft is not None:
         assistant = AssistantModel.load(draft, model, record, tokenizers)
         refusal = assistant.refusal(model, record, call.inputs.get("input_ids"))
         if refusal:
             return refusal
-    ours = _without_drafting(given, setting)
+    ours = _without_drafting(arguments, setting)
     stop, tokenizer = setting("stop_strings"), ours.pop("tokenizer", None)
     # transformers does not pass its tokenizer to a callable
     if stop is not None and tokenizer is not None:
@@ -233,29 +233,29 @@ def _served(
         except InvalidRequest as error:
             return Refusal(PIXELS, words(error))
     speculation = Speculation(
-        drafter=draft if own is None else own.source,
-        drafting=DraftingOptions(method=None if own is None else own.method),
+        drafter=draft if drafter is None else drafter.source,
+        drafting=DraftingOptions(method=None if drafter is None else drafter.method),
         tokenizers=tokenizers,
     )
-    streamer = given.get("streamer")
+    streamer = arguments.get("streamer")
     ours["custom_generate"] = functools.partial(
         serve, speculation=speculation, streamer=streamer, images=images
     )
     return ours
 
 
-def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Call:
+def _call(model: PreTrainedModel, arguments: dict[str, Any], setting: Setting) -> Call:
     """Describe a call by its own arguments, before transformers has prepared it."""
     options = {*vars(GenerationConfig()), *inspect.signature(_HOST.generate).parameters}
     options |= {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
     inputs = {
         name: value
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name not in options or name == "use_cache"
     }
-    if given.get("inputs") is not None:
-        inputs[model.main_input_name] = given["inputs"]
-    criteria = list(given.get("stopping_criteria") or ())
+    if arguments.get("inputs") is not None:
+        inputs[model.main_input_name] = arguments["inputs"]
+    criteria = list(arguments.get("stopping_criteria") or ())
     own_ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
     timed = setting("stop_strings") is not None or setting("max_time") is not None
     for name in CACHES:
@@ -265,11 +265,11 @@ def _call(model: PreTrainedModel, given: dict[str, Any], setting: Setting) -> Ca
         model=model,
         setting=setting,
         inputs=inputs,
-        processors=list(given.get("logits_processor") or ()),
+        processors=list(arguments.get("logits_processor") or ()),
         criteria=criteria,
         ends=own_ends or setting("eos_token_id") is not None,
         stops=bool(criteria) or timed,
-        streamer=given.get("streamer"),
+        streamer=arguments.get("streamer"),
         copies=setting("num_return_sequences") or 1,
     )
 
@@ -285,11 +285,11 @@ class _CallerCache:
         )
 
 
-def _without_drafting(given: dict[str, Any], setting: Setting) -> dict[str, Any]:
+def _without_drafting(arguments: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the arguments of the same call without drafting."""
     plain = {
         name: value
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name not in ("assistant_model", "assistant_tokenizer")
     }
     for name in _DRAFTING:

@@ -75,12 +75,12 @@ def refused_pictures(
     return None
 
 
-def as_given(prepared: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def as_given(prepared: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return prepared arguments, with the caller's positions and encoded images, or
     none, in place of transformers'.
     """
     return prepared | {
-        name: given.get(name) for name in ("position_ids", "mm_encoder_outputs")
+        name: arguments.get(name) for name in ("position_ids", "mm_encoder_outputs")
     }
 
 

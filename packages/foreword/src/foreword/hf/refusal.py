@@ -33,10 +33,10 @@ class Refusal:
         return f"{self.subject}: {self.reason}; {outcome}"
 
 
-def not_a_call(given: object) -> InvalidRequest:
+def not_a_call(value: object) -> InvalidRequest:
     """Return the error of a call that transformers did not make."""
     return InvalidRequest(
-        f"cannot generate from {type(given).__name__} alone: foreword.generate is what "
+        f"cannot generate from {type(value).__name__} alone: foreword.generate is what "
         "transformers' generate(custom_generate=…) calls. Use "
         "foreword.LLM().generate(prompt)"
     )

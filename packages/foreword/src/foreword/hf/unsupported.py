@@ -263,7 +263,7 @@ def _processor(processors: Sequence[Any], explicit: bool) -> Refusal | None:
 
 
 def check_names(
-    model: PreTrainedModel, given: Iterable[str], ours: Iterable[str]
+    model: PreTrainedModel, names: Iterable[str], ours: Iterable[str]
 ) -> None:
     """Raise InvalidRequest for a likely typo of an argument of `generate` that
     transformers would refuse.
@@ -294,7 +294,7 @@ def check_names(
             f"decoder_{name}"
             for name in inspect.signature(model.get_decoder().forward).parameters
         }
-    for name in given:
+    for name in names:
         near = (
             difflib.get_close_matches(name, options, 1, CLOSE)
             if name not in valid

@@ -79,10 +79,10 @@ class RuleOnText:
         request = self._draws.request
         start = len(request.tokens)
         text = self._text[start : start + draft.nodes + 1]
-        own = draft.trees[0].tokens
+        ids = draft.trees[0].tokens
         accepted = 0
         while (
-            accepted < min(len(own), len(text) - 1) and own[accepted] == text[accepted]
+            accepted < min(len(ids), len(text) - 1) and ids[accepted] == text[accepted]
         ):
             accepted += 1
         is_sampled = draft.probs is not None
@@ -108,14 +108,14 @@ class RuleOnText:
 
     def _check(self, weights: Tensor, request: Request, text: Sequence[int]) -> None:
         """Note whether the target writes another text than this one."""
-        own = list(text)
-        rows = weights[: len(own)]
+        ids = list(text)
+        rows = weights[: len(ids)]
         if self._checkable:
             key = text_keys(request)[-1]
-            keys = [extended(key, own[:at]) for at in range(len(own))]
-            self.differs |= choose(rows, UNCHANGED, keys) != own
+            keys = [extended(key, ids[:at]) for at in range(len(ids))]
+            self.differs |= choose(rows, UNCHANGED, keys) != ids
         else:
-            chosen = rows[range(len(own)), own]
+            chosen = rows[range(len(ids)), ids]
             self.differs |= bool((chosen == -torch.inf).any())
 
 

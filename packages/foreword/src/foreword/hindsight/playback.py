@@ -82,12 +82,12 @@ class Known:
                 "cannot replay this recording: it holds no token. Record an answer "
                 "with `foreword generate --record`"
             )
-        given = {
+        values = {
             name: _frozen(value)
             for name, value in recording.params.items()
             if name in SHAPING
         }
-        params = SamplingParams(seed=recording.seed, **given)
+        params = SamplingParams(seed=recording.seed, **values)
         shares = recording.rule in RULES and RULES[recording.rule].shares_noise
         checkable = shares or params.greedy
         return cls(recording.prompt_tokens, answer, params, checkable)
@@ -105,9 +105,9 @@ def emitted(rounds: Sequence[Round]) -> list[int]:
     off.
     """
     tokens: list[int] = []
-    for one in rounds:
-        path = [one.draft[node].token for node in one.accepted]
-        tokens += [*path, one.added.token][: len(one.pieces)]
+    for round_ in rounds:
+        path = [round_.draft[node].token for node in round_.accepted]
+        tokens += [*path, round_.added.token][: len(round_.pieces)]
     return tokens
 
 
@@ -178,8 +178,8 @@ def play(
     if not sampled:
         return Played(tuple(map(_unscored, rounds)), reread, rule_name)
     refused = tuple(len(one.draft) - len(one.accepted) for one in rounds)
-    kept = (_unscored(_without_refused(one)) for one in rounds)
-    return Played(tuple(kept), reread, rule_name, refused)
+    rescored = (_unscored(_without_refused(one)) for one in rounds)
+    return Played(tuple(rescored), reread, rule_name, refused)
 
 
 def _check_text(
@@ -240,17 +240,17 @@ def _fresh(session: Session, method: str, params: SamplingParams) -> Drafter:
     return session.drafter(params, fresh=True)
 
 
-def _without_refused(one: Round) -> Round:
+def _without_refused(round_: Round) -> Round:
     """Return a round of a chain with its accepted draft tokens alone."""
-    one.draft = one.draft[: len(one.accepted)]
-    return one
+    round_.draft = round_.draft[: len(round_.accepted)]
+    return round_
 
 
-def _unscored(one: Round) -> Round:
+def _unscored(round_: Round) -> Round:
     """Return a round without probabilities of the target."""
-    one.draft = tuple(replace(token, target_prob=None) for token in one.draft)
-    one.added = replace(one.added, target_prob=None)
-    return one
+    round_.draft = tuple(replace(token, target_prob=None) for token in round_.draft)
+    round_.added = replace(round_.added, target_prob=None)
+    return round_
 
 
 CERTAIN = 1e4

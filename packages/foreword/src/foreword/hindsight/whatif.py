@@ -147,8 +147,8 @@ def what_if(
     another vocabulary, or a rule that cannot be replayed.
 
     Examples:
-        >>> for one in what_if(llm, recording, ["suffix", "lm"]).outcomes:
-        ...     print(one.method, one.nodes, one.tokens_per_pass, one.over_plain)
+        >>> for row in what_if(llm, recording, ["suffix", "lm"]).outcomes:
+        ...     print(row.method, row.nodes, row.tokens_per_pass, row.over_plain)
     """
     for rule in rules:
         check_rule(rule)
@@ -170,10 +170,10 @@ def what_if(
             continue
         outcomes.append(priced.outcome(name, count, played))
     most = max(one.budget for one in recording.rounds)
-    own = Played(recording.rounds, reread=False, rule=recording.rule)
+    actual = Played(recording.rounds, reread=False, rule=recording.rule)
     return WhatIf(
-        priced.outcome(recording.method, most, own),
-        tuple(sorted(outcomes, key=lambda one: one.seconds)),
+        priced.outcome(recording.method, most, actual),
+        tuple(sorted(outcomes, key=lambda outcome: outcome.seconds)),
         tuple(left_out.values()),
     )
 
@@ -231,10 +231,10 @@ class _Prices:
         """Return the predicted seconds of each round without drafting."""
         times, context = [], len(self._known.prompt)
         refused = played.refused or [0] * len(played.rounds)
-        for one, more in zip(played.rounds, refused, strict=True):
-            forward = self._target.cost(len(one.draft) + more, 1, context)
+        for round_, more in zip(played.rounds, refused, strict=True):
+            forward = self._target.cost(len(round_.draft) + more, 1, context)
             times.append(forward + self._overhead)
-            context += len(one.pieces)
+            context += len(round_.pieces)
         return times
 
 

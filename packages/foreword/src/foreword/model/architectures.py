@@ -250,12 +250,12 @@ def norms(layer: Any) -> dict[str, Any]:
 def head_norms(layer: Any) -> dict[str, Any]:
     """Return the layer's norms over queries and keys, by name on the C side."""
     mixer = None if is_recurrent(layer) else attention(layer)
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for ours, names in HEAD_NORMS.items():
         for name in names:
             if has(mixer, name):
-                found[ours] = getattr(mixer, name)
-    return found
+                modules[ours] = getattr(mixer, name)
+    return modules
 
 
 def centred(norm: nn.Module) -> bool:
@@ -354,8 +354,8 @@ def drop_weights(model: nn.Module) -> None:
 
 def fill(linear: Any, weight: Float[Tensor, "outputs depth"]) -> None:
     """Set the weight of a linear layer."""
-    own = weight if isinstance(linear, nn.Linear) else weight.T
-    linear.weight = nn.Parameter(own.contiguous().clone(), requires_grad=False)
+    numbers = weight if isinstance(linear, nn.Linear) else weight.T
+    linear.weight = nn.Parameter(numbers.contiguous().clone(), requires_grad=False)
 
 
 def has(owner: Any, name: str) -> bool:

@@ -220,27 +220,27 @@ class _Probe:
         self._opened: list[int] = []
         # tokens that stay, one a forward
         self._held = self._prompt
-        kept = 0 if copies else (1 + TURNS) * len(POINTS)
-        self._open(max(self.far, self.near), kept + WIDE[-1])
+        growth = 0 if copies else (1 + TURNS) * len(POINTS)
+        self._open(max(self.far, self.near), growth + WIDE[-1])
 
     def _open(self, context: int, room: int) -> None:
         """Open a sequence, and fill it with copies of the keys of its prompt."""
-        one = PROBE_ID - len(self._opened)
-        self._backend.open(one, context + room)
-        self._opened.append(one)
+        sequence = PROBE_ID - len(self._opened)
+        self._backend.open(sequence, context + room)
+        self._opened.append(sequence)
         sources = self._backend.memory(EncoderMemory)
         if sources is not None:
-            self._backend.give(one, sources.probe_source)
+            self._backend.give(sequence, sources.probe_source)
         prompt = self._prompt
-        self._backend.read([Read(one, 0, self._tokens[:prompt], keep=0)])
+        self._backend.read([Read(sequence, 0, self._tokens[:prompt], keep=0)])
         if self._copies:
             source = list(islice(cycle(range(prompt)), context - prompt))
-            self._backend.move(one, source, prompt)
+            self._backend.move(sequence, source, prompt)
 
     def close(self) -> None:
         """Free the sequences."""
-        for one in self._opened:
-            self._backend.close(one)
+        for sequence in self._opened:
+            self._backend.close(sequence)
 
     def fits(self, point: Point) -> bool:
         """Return whether there is room for such a forward."""
@@ -300,9 +300,9 @@ def _fitted(times: Mapping[Point, Sequence[float]], near: int, far: int) -> Cost
         if point in times:
             more = fastest[point] - fastest[Point(rows)]
             slopes[rows] = max(more, 0.0) / (far - near)
-    one, sixteen = slopes.values()
-    products = max(sixteen - one, 0.0) / 15
-    cost = Cost(table, near, max(one - products, 0.0), products)
+    slope, wide_slope = slopes.values()
+    products = max(wide_slope - slope, 0.0) / 15
+    cost = Cost(table, near, max(slope - products, 0.0), products)
     together = Point(1, sequences=BATCH)
     if together not in times or Point(BATCH) not in times:
         return cost

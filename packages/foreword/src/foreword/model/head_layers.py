@@ -102,13 +102,13 @@ def rope(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     Sections for the axes of images are left out: tokens of text have one position.
     Raises ModelError where only a part of each head is rotated.
     """
-    given = dict(config.get("rope_parameters") or {})
-    if not given:  # written by transformers before version 5
-        given = dict(config.get("rope_scaling") or {})
-        given["rope_theta"] = config.get("rope_theta")
-    kind = given.pop("rope_type", None) or given.pop("type", None) or "default"
-    given.pop("type", None)
-    part = given.pop("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    values = dict(config.get("rope_parameters") or {})
+    if not values:  # written by transformers before version 5
+        values = dict(config.get("rope_scaling") or {})
+        values["rope_theta"] = config.get("rope_theta")
+    kind = values.pop("rope_type", None) or values.pop("type", None) or "default"
+    values.pop("type", None)
+    part = values.pop("partial_rotary_factor", config.get("partial_rotary_factor", 1))
     if part not in (None, 1):
         raise ModelError(
             f"cannot load {source}: partial_rotary_factor in its config.json is "
@@ -116,9 +116,9 @@ def rope(config: Mapping[str, Any], source: str) -> dict[str, Any]:
             "Choose another head"
         )
     return {
-        **{key: value for key, value in given.items() if "mrope" not in key},
+        **{key: value for key, value in values.items() if "mrope" not in key},
         "rope_type": "default" if kind == "mrope" else kind,
-        "rope_theta": float(given.get("rope_theta") or 10_000.0),
+        "rope_theta": float(values.get("rope_theta") or 10_000.0),
     }
 
 

@@ -146,10 +146,10 @@ def _forbidden(
     eos = getattr(settings, "eos_token_id", None)
     ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]
     words = getattr(settings, "bad_words_ids", None) or []
-    kept = [word for word in words if word not in ends]
+    bad_words = [word for word in words if word not in ends]
     suppressed = getattr(settings, "suppress_tokens", None) or []
-    kept += [[token] for token in suppressed]
-    return tuple(map(tuple, kept))
+    bad_words += [[token] for token in suppressed]
+    return tuple(map(tuple, bad_words))
 
 
 def _token(

@@ -27,18 +27,18 @@ def share_of(free: int, nodes: Path) -> int:
     """
     share = free // int(os.environ.get(SHARERS, "1"))
     bound = os.environ.get(NODE, "")
-    node, _, beside = bound.partition(":")
+    node, _, sharers = bound.partition(":")
     with suppress(OSError, ValueError):
         meminfo = nodes / f"node{int(node)}" / "meminfo"
         lines = meminfo.read_text("ascii").splitlines()
         rows = map(str.split, lines)
         sizes = [int(row[3]) for row in rows if row[2] in NODE_FREE]
         free_bytes = 1024 * sum(sizes)
-        share = min(share, free_bytes // int(beside))
+        share = min(share, free_bytes // int(sharers))
     return share
 
 
-def groups(kind: str, root: Path, own: Path) -> Iterator[Path]:
+def groups(kind: str, root: Path, file: Path) -> Iterator[Path]:
     """Yield the folders that may limit this process: the outermost ones, which are a
     container's own seen from inside, and its groups up to them.
 
@@ -46,7 +46,7 @@ def groups(kind: str, root: Path, own: Path) -> Iterator[Path]:
     """
     yield from (root, root / kind)
     with suppress(OSError):
-        for line in own.read_text("utf-8").splitlines():
+        for line in file.read_text("utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
             if not kinds or kind in kinds.split(","):
                 top = root / kinds
@@ -56,12 +56,12 @@ def groups(kind: str, root: Path, own: Path) -> Iterator[Path]:
                     group = group.parent
 
 
-def processors(root: Path, own: Path) -> float:
+def processors(root: Path, file: Path) -> float:
     """Return the processors whose time the groups of this process may use; infinity if
     they are not limited.
     """
     least = inf
-    for group in groups("cpu", root, own):
+    for group in groups("cpu", root, file):
         with suppress(OSError, ValueError):  # "max" stands for no limit
             limit = (group / "cpu.max").read_text("ascii")
             quota, period = limit.split()

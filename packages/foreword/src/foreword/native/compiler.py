@@ -86,10 +86,10 @@ def compiler() -> list[str] | str:
     command = _words("CC")
     if command:
         return command
-    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    path = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     return (
-        [found]
-        if found
+        [path]
+        if path
         else (
             "no C compiler (cc, gcc or clang) is installed; install one for a faster "
             "forward"

@@ -39,7 +39,7 @@ def fast_bfloat16() -> bool:
     return able and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def cores(root: Path = cgroups.ROOT, own: Path = cgroups.OWN) -> int:
+def cores(root: Path = cgroups.ROOT, file: Path = cgroups.OWN) -> int:
     """Return how many processors this process may keep busy: those it is bound to, but
     no more than the quota of its container.
 
@@ -48,4 +48,4 @@ def cores(root: Path = cgroups.ROOT, own: Path = cgroups.OWN) -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)
     bound = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, int(min(bound, cgroups.processors(root, own))))
+    return max(1, int(min(bound, cgroups.processors(root, file))))

@@ -97,8 +97,8 @@ def mirrored(mirror: type[Structure]) -> list[Field]:
     """Return the whole structure, then its fields in order, as ctypes places them."""
     fields = [Field("", 0, ctypes.sizeof(mirror))]
     for name, *_ in mirror._fields_:
-        place = getattr(mirror, name)
-        fields.append(Field(name, place.offset, place.size))
+        member = getattr(mirror, name)
+        fields.append(Field(name, member.offset, member.size))
     return fields
 
 
@@ -106,11 +106,11 @@ def _exported(library: ctypes.CDLL) -> dict[str, list[Field]]:
     """Return the fields of each structure as C exports them."""
     library.foreword_layout.argtypes = []
     library.foreword_layout.restype = POINTER(_Entry)
-    table, found = library.foreword_layout(), {}
+    table, structures = library.foreword_layout(), {}
     number = 0
     while table[number].structure is not None:
         entry = table[number]
-        fields = found.setdefault(entry.structure.decode(), [])
+        fields = structures.setdefault(entry.structure.decode(), [])
         fields.append(Field((entry.field or b"").decode(), entry.offset, entry.size))
         number += 1
-    return found
+    return structures

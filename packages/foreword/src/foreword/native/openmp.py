@@ -145,10 +145,10 @@ def _limit() -> ctypes._NamedFuncPointer | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    found = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
+    files = dict.fromkeys("/" + line.partition("/")[2] for line in lines)
     torchs = str(Path(torch.__file__).parent)
     # other packages bring runtimes of their own
-    paths = sorted(found, key=lambda path: not path.startswith(torchs))
+    paths = sorted(files, key=lambda path: not path.startswith(torchs))
     # already loaded: same handles
     runtimes = (ctypes.CDLL(path) for path in paths if RUNTIMES.search(path))
     for runtime in runtimes:

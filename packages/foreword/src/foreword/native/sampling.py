@@ -134,10 +134,10 @@ def follow(
     (first, _), size = numbers.buffer_info(), numbers.itemsize * draft_tokens
     start = None if key is None else byref(c_uint64(key))
     places = (first, first + size, draft_tokens, first + 2 * size, first + 3 * size)
-    kept = lib.foreword_follow(
+    length = lib.foreword_follow(
         logits.data_ptr(), start, temperature, logits.shape[1], *places
     )
-    return list(numbers[2 * draft_tokens : 2 * draft_tokens + kept]), numbers[-1]
+    return list(numbers[2 * draft_tokens : 2 * draft_tokens + length]), numbers[-1]
 
 
 def best(

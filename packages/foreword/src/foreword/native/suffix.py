@@ -125,7 +125,7 @@ class NativeCounts:
 
     def __init__(
         self,
-        own: tuple[Index, int],
+        text: tuple[Index, int],
         past: tuple[Index, int] | None,
         context: Sequence[int],
         length: int,
@@ -140,7 +140,7 @@ class NativeCounts:
         assert lib is not None, "an index needs the library"
         self._trust, self._followed = trust, (c_int32 * (VOTERS * length))()
         self._votes = Votes(length=length, followed=ctypes.addressof(self._followed))
-        here, end = own
+        here, end = text
         there, past_end = (byref(past[0]), past[1]) if past else (None, 0)
         suffix = (c_int64 * len(context))(*context)
         lib.foreword_votes(

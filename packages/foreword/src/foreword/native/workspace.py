@@ -109,13 +109,13 @@ def multiplied(
     library: ctypes.CDLL,
     lm_head: forward.Model,
     scratch: Workspace,
-    given: Float[Tensor, "rows depth"],
+    inputs: Float[Tensor, "rows depth"],
     threads: int,
 ) -> Float[Tensor, "rows outputs"]:
     """Multiply rows by one packed matrix, the head of a model without layers: bfloat16
     inputs, float32 outputs.
     """
-    rows, given = len(given), given.float().contiguous()
+    rows, inputs = len(inputs), inputs.float().contiguous()
     products = torch.empty(rows, lm_head.vocab, dtype=torch.float32)
     keep = (c_int64 * rows)(*range(rows))
     _, *places = scratch.fit(rows, threads, 1)
@@ -128,7 +128,7 @@ def multiplied(
         ctypes.addressof(keep),
         None,
         products.data_ptr(),
-        given.data_ptr(),
+        inputs.data_ptr(),
         *places,
     )
     library.foreword_forward(byref(lm_head), byref(call), threads)

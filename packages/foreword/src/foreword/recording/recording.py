@@ -141,8 +141,8 @@ class Recording:
                     f"version {VERSION}"
                 )
             recording = parsed(cls, values, "the recording")
-            for number, one in enumerate(recording.rounds):
-                _check(one, f"rounds[{number}]")
+            for number, round_ in enumerate(recording.rounds):
+                _check(round_, f"rounds[{number}]")
         except Wrong as wrong:
             raise InvalidRequest(
                 f"cannot open {name}: {wrong}. Give a file that `foreword generate "
@@ -187,28 +187,28 @@ class Recording:
         return [token for one in self.rounds for token in one.tokens]
 
 
-def _check(one: Round, where: str) -> None:
+def _check(round_: Round, where: str) -> None:
     """Raise Wrong unless the draft is a tree, and the accepted nodes are a path from
     its root.
     """
-    for node, draft_token in enumerate(one.draft):
+    for node, draft_token in enumerate(round_.draft):
         if not -1 <= draft_token.parent < node:
             raise Wrong(
                 f"{where}.draft[{node}].parent must come before it, or be -1, got "
                 f"{draft_token.parent}"
             )
     last = -1
-    for node in one.accepted:
-        if not 0 <= node < len(one.draft) or one.draft[node].parent != last:
+    for node in round_.accepted:
+        if not 0 <= node < len(round_.draft) or round_.draft[node].parent != last:
             raise Wrong(
                 f"{where}.accepted must be a path of the draft tree, got "
-                f"{list(one.accepted)}"
+                f"{list(round_.accepted)}"
             )
         last = node
-    if len(one.pieces) > len(one.accepted) + 1:
+    if len(round_.pieces) > len(round_.accepted) + 1:
         raise Wrong(
-            f"{where}.pieces must be at most {len(one.accepted) + 1}, got "
-            f"{len(one.pieces)}"
+            f"{where}.pieces must be at most {len(round_.accepted) + 1}, got "
+            f"{len(round_.pieces)}"
         )
-    if (one.undrafted is None) != bool(one.draft):
+    if (round_.undrafted is None) != bool(round_.draft):
         raise Wrong(f"{where}.undrafted must be given exactly if the draft is empty")

@@ -54,18 +54,18 @@ def samples(audio: Audio, rate: int, longest: float = LONGEST) -> Samples:
     a file's header tells that.
     """
     if isinstance(audio, str | Path):
-        found, given_rate = _from_path(Path(audio).expanduser(), longest)
+        sound, given_rate = _from_path(Path(audio).expanduser(), longest)
     elif isinstance(audio, bytes):
-        found, given_rate = _from_file(_Bytes(audio), "these bytes", longest)
+        sound, given_rate = _from_file(_Bytes(audio), "these bytes", longest)
     else:
-        found, given_rate = _from_memory(audio)
-        _check_length(len(found), given_rate, longest)
-    if not len(found):
+        sound, given_rate = _from_memory(audio)
+        _check_length(len(sound), given_rate, longest)
+    if not len(sound):
         raise InvalidRequest(
             "cannot transcribe this sound: it is empty. Give at least one sample"
         )
     check_wanted()
-    return found if given_rate == rate else _resampled(found, given_rate, rate)
+    return sound if given_rate == rate else _resampled(sound, given_rate, rate)
 
 
 def _from_path(path: Path, longest: float) -> tuple[Samples, int]:
@@ -146,7 +146,7 @@ def _decoded(sound: Any) -> Samples:
     """Return the mean of a file's channels, decoded block by block: a header may name a
     thousand channels.
     """
-    found, done = np.empty(sound.frames, np.float32), 0
+    buffer, done = np.empty(sound.frames, np.float32), 0
     while len(
         block := sound.read(
             max(1, BLOCK // sound.channels), dtype="float32", always_2d=True
@@ -155,9 +155,9 @@ def _decoded(sound: Any) -> Samples:
         check_wanted()
         # of infinite samples, which are refused later
         with np.errstate(invalid="ignore"):
-            found[done : done + len(block)] = block.mean(1, dtype=np.float32)
+            buffer[done : done + len(block)] = block.mean(1, dtype=np.float32)
         done += len(block)
-    return found[:done]
+    return buffer[:done]
 
 
 def _check_length(frames: int, rate: int, longest: float) -> None:
@@ -186,40 +186,40 @@ def _from_memory(audio: object) -> tuple[Samples, int]:
     if hasattr(data, "detach"):
         data = data.detach().cpu()
     try:
-        found = np.asarray(data)
+        array = np.asarray(data)
     except Exception as error:
         raise InvalidRequest(
             f"cannot read samples: {words(error)}. Give a 1-d array of floats"
         ) from error
-    return _checked(found), _checked_rate(rate)
+    return _checked(array), _checked_rate(rate)
 
 
-def _checked(found: Any) -> Samples:
+def _checked(array: Any) -> Samples:
     """Return samples as float32.
 
     Raises InvalidRequest for another shape, other numbers, or values out of range.
     """
-    if found.ndim != 1:
+    if array.ndim != 1:
         raise InvalidRequest(
-            f"cannot transcribe samples of the shape {list(found.shape)}: give one "
+            f"cannot transcribe samples of the shape {list(array.shape)}: give one "
             "channel, e.g. the mean of them"
         )
-    if found.dtype.kind != "f":
+    if array.dtype.kind != "f":
         raise InvalidRequest(
-            f"cannot transcribe samples of {found.dtype}: give floats within -1 and 1, "
+            f"cannot transcribe samples of {array.dtype}: give floats within -1 and 1, "
             "e.g. int16 divided by 32768"
         )
-    if not np.isfinite(found).all():
+    if not np.isfinite(array).all():
         raise InvalidRequest(
             "cannot transcribe these samples: they hold NaN or infinite numbers. "
             "Remove them"
         )
-    if len(found) and np.abs(found).max() > LOUDEST:
+    if len(array) and np.abs(array).max() > LOUDEST:
         raise InvalidRequest(
-            f"cannot transcribe these samples: the largest is {np.abs(found).max():g}. "
+            f"cannot transcribe these samples: the largest is {np.abs(array).max():g}. "
             "Divide them by their range, so that they are within -1 and 1"
         )
-    return found.astype(np.float32)
+    return array.astype(np.float32)
 
 
 def _checked_rate(rate: Any) -> int:
@@ -236,15 +236,15 @@ def _checked_rate(rate: Any) -> int:
     return int(rate)
 
 
-def _resampled(found: Samples, own: int, rate: int) -> Samples:
+def _resampled(sound: Samples, in_rate: int, rate: int) -> Samples:
     try:
         import soxr
     except ImportError as error:
         raise InvalidRequest(
-            f"cannot transcribe sound at {own} Hz: this model reads {rate} Hz, and "
+            f"cannot transcribe sound at {in_rate} Hz: this model reads {rate} Hz, and "
             f"soxr, which converts it, is missing. {INSTALL}"
         ) from error
-    resampled = soxr.resample(found, own, rate)
+    resampled = soxr.resample(sound, in_rate, rate)
     return resampled if len(resampled) else np.zeros(1, np.float32)
 
 

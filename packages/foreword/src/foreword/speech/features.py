@@ -84,14 +84,14 @@ class FeatureReader:
     def read(self, samples: Samples) -> Sound:
         """Return the features of a sound."""
         short = len(samples) <= self._extractor.n_samples
-        found = self._extractor(
+        batch = self._extractor(
             samples,
             sampling_rate=self.rate,
             return_tensors="pt",
             truncation=False,
             padding="max_length" if short else "longest",
         )
-        return Sound(found["input_features"][0], self.window, len(samples) / self.rate)
+        return Sound(batch["input_features"][0], self.window, len(samples) / self.rate)
 
 
 def _load(source: str | Path) -> Any:

@@ -113,14 +113,14 @@ class SpeechRules:
         """Return the processors of a text whose first token is the `begin`-th that the
         decoder reads.
         """
-        found: list[Any] = []
+        rules: list[Any] = []
         if begin_ids := self._get("begin_suppress_tokens"):
-            found.append(Suppressed(begin_ids, begin))
+            rules.append(Suppressed(begin_ids, begin))
         if ids := self._get("suppress_tokens"):
-            found.append(Suppressed(ids))
+            rules.append(Suppressed(ids))
         if timestamps:
-            found.append(WhisperTimeStampLogitsProcessor(self._settings, begin))
-        return tuple(found)
+            rules.append(WhisperTimeStampLogitsProcessor(self._settings, begin))
+        return tuple(rules)
 
     def prompt(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Return the tokens of a text that the model takes as written before; empty for

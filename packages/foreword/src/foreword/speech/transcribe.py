@@ -73,10 +73,10 @@ def transcriptions(
         params,
     )
     runs: list[Runs] = []
-    for given in audio if isinstance(audio, list) else [cast("Audio", audio)]:
+    for clip in audio if isinstance(audio, list) else [cast("Audio", audio)]:
         with _READING:
             check_wanted()
-            sound = reader.read(samples(given, reader.rate, options.max_seconds))
+            sound = reader.read(samples(clip, reader.rate, options.max_seconds))
         for number in range(params.n if params else 1):
             first = params.seed if params else 0
             seed = secrets.randbits(63) if first is None else seed_of(first, number)

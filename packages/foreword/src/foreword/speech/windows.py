@@ -99,8 +99,8 @@ class Transcriber:
         ids = sorted(self.rules.languages.values())
         prompt = [token for token in start[:1] if token is not None]
         scores = self.logits(first, prompt, 1)[0, ids]
-        found = ids[int(scores.argmax())]
-        return [found if token is None else token for token in start]
+        language = ids[int(scores.argmax())]
+        return [language if token is None else token for token in start]
 
     def _window(
         self,
@@ -192,17 +192,17 @@ class Transcriber:
         without temperature.
         """
         total = 0.0
-        for place, token in enumerate(tokens):
-            read = rows.new_tensor([[*ids, *tokens[:place]]]).long()
-            row = rows[place : place + 1]
+        for index, token in enumerate(tokens):
+            read = rows.new_tensor([[*ids, *tokens[:index]]]).long()
+            row = rows[index : index + 1]
             for processor in params.processors:
                 row = processor(read, row)
             total += float(row.float().log_softmax(-1)[0, token])
         return total / len(tokens)
 
     def _text(self, tokens: list[int]) -> str:
-        kept = [token for token in tokens if token < self.rules.timestamp_begin]
-        return cast("str", self.tokenizer.decode(kept, skip_special_tokens=True))
+        ids = [token for token in tokens if token < self.rules.timestamp_begin]
+        return cast("str", self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 @dataclass(slots=True)

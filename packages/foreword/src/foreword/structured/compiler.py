@@ -78,9 +78,9 @@ class Grammars:
         """
         form, done = _form(params), Future["CompiledGrammar"]()
         assert form is not None
-        found = self._cache.find(form)
-        if found is not None:
-            done.set_result(found)
+        grammar = self._cache.find(form)
+        if grammar is not None:
+            done.set_result(grammar)
             return done
         return self._queue.submit(
             params.tenant, form, self._prepared, partial(self._keep, form)
@@ -141,5 +141,5 @@ class Grammars:
 
 
 def _form(params: SamplingParams) -> Form | None:
-    wanted = constraint(params)
-    return None if wanted is None else Form(params.structural_tag is not None, *wanted)
+    pair = constraint(params)
+    return None if pair is None else Form(params.structural_tag is not None, *pair)

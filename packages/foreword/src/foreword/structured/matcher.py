@@ -108,16 +108,16 @@ class AnswerGrammar:
         """Return the nodes of a draft tree whose whole path the grammar accepts,
         parents first.
         """
-        kept, paths = {-1}, tree.paths
+        nodes, paths = {-1}, tree.paths
         with self._drafting():
             for node, parent in enumerate(tree.parents):
                 if (
-                    parent in kept
+                    parent in nodes
                     and self._drafts
                     and self._move(tokens, paths[node + 1])
                 ):
-                    kept.add(node)
-        return sorted(kept - {-1})
+                    nodes.add(node)
+        return sorted(nodes - {-1})
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
         """Return at most `most` tokens that spell the only text that may follow a path;
@@ -176,8 +176,8 @@ class AnswerGrammar:
         """Return the tokens that may come next; none if they are too many for a forced
         text, or the text may end.
         """
-        found = self._next_bytes()
-        if int(found.count_nonzero()) > FEW:
+        next_bytes = self._next_bytes()
+        if int(next_bytes.count_nonzero()) > FEW:
             return []
         choices = _unpacked(self._bits)[0].nonzero()[:, 0].tolist()
         return [] if self._end in choices else choices

@@ -142,7 +142,7 @@ class CompileQueue:
             }
             job = min(
                 open_,
-                key=lambda one: (self._turns.get(one.tenant, 0), len(one.form.text)),
+                key=lambda job: (self._turns.get(job.tenant, 0), len(job.form.text)),
             )
             self._turn += 1
             self._turns[job.tenant] = self._turn

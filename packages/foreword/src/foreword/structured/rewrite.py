@@ -72,11 +72,11 @@ def _rewritten(schema: Any, root: Root) -> Any:
         return [_rewritten(part, root) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found = _merged_all(dict(schema), root)
-    found = {key: _nested(key, value, root) for key, value in found.items()}
+    schema = _merged_all(dict(schema), root)
+    schema = {key: _nested(key, value, root) for key, value in schema.items()}
     for rewrite in (_format, _unique, _multiples):
-        found = rewrite(found)
-    return found
+        schema = rewrite(schema)
+    return schema
 
 
 def _nested(key: str, value: Any, root: Root) -> Any:
@@ -94,8 +94,8 @@ def _format(schema: Schema) -> Schema:
     pattern = PATTERNS.get(str(schema.get("format")))
     if pattern is None or schema.get("type") != "string" or "pattern" in schema:
         return schema
-    kept = {key: value for key, value in schema.items() if key != "format"}
-    return {**kept, "pattern": pattern}
+    rest = {key: value for key, value in schema.items() if key != "format"}
+    return {**rest, "pattern": pattern}
 
 
 def _unique(schema: Schema) -> Schema:
@@ -182,16 +182,16 @@ def _resolved(schema: Any, root: Root, deep: int = 0) -> Schema:
         for part in schema["allOf"]:
             merged = _merged(merged, _resolved(part, root, deep + 1), root)
         # last, as answers have properties in this order
-        beside = {key: value for key, value in schema.items() if key != "allOf"}
-        return _merged(merged, beside, root)
+        siblings = {key: value for key, value in schema.items() if key != "allOf"}
+        return _merged(merged, siblings, root)
     if "$ref" not in schema:
         return dict(schema)
-    place = str(schema["$ref"])
-    found = root.schema
-    for name in place.removeprefix("#/").split("/"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    beside = {key: value for key, value in schema.items() if key != "$ref"}
-    return _merged(_resolved(found, root, deep + 1), beside, root)
+    reference = str(schema["$ref"])
+    node = root.schema
+    for name in reference.removeprefix("#/").split("/"):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    siblings = {key: value for key, value in schema.items() if key != "$ref"}
+    return _merged(_resolved(node, root, deep + 1), siblings, root)
 
 
 def _merged(first: Schema, second: Schema, root: Root) -> Schema:
@@ -262,6 +262,6 @@ def _check_closed(first: Schema, second: Schema) -> None:
     is_open = first.get("additionalProperties", True) is True
     if is_open and "patternProperties" not in first:
         return
-    own = first.get("properties", {})
-    if any(name not in own for name in second.get("properties", {})):
+    properties = first.get("properties", {})
+    if any(name not in properties for name in second.get("properties", {})):
         raise CannotMergeError

@@ -83,8 +83,8 @@ def check_schema(schema: Any, at: str = "#", deep: int = 0) -> None:
             check_schema(part, f"{at}/{name}/{key}", deep + 1)
     for name in NESTED:
         part = schema.get(name)
-        for one in part if isinstance(part, list) else [part]:
-            check_schema(one, f"{at}/{name}", deep + 1)
+        for item in part if isinstance(part, list) else [part]:
+            check_schema(item, f"{at}/{name}", deep + 1)
 
 
 def check_regex(pattern: str) -> None:
@@ -104,12 +104,12 @@ def _keyword_problems(schema: Mapping[str, Any]) -> Iterator[str]:
     alone = [name for name in ALONE if name in schema]
     if alone:
         is_value = alone[0] in ("const", "enum")
-        beside = (
+        others = (
             schema.keys() - ANNOTATIONS - {alone[0]} - ({"type"} if is_value else set())
         )
-        if beside:
+        if others:
             yield (
-                f"{min(beside)!r} has no effect beside {alone[0]!r}. Move it into the "
+                f"{min(others)!r} has no effect beside {alone[0]!r}. Move it into the "
                 "alternatives, or leave it out"
             )
         values = schema.get("enum", [schema.get("const")])
@@ -186,17 +186,17 @@ def _regex_problems(pattern: str) -> Iterator[str]:
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    given = schema.get("type")
+    value = schema.get("type")
     return (
-        given if isinstance(given, list) else [given] if isinstance(given, str) else []
+        value if isinstance(value, list) else [value] if isinstance(value, str) else []
     )
 
 
-def is_of(value: object, given: object) -> bool:
+def is_of(value: object, schema_type: object) -> bool:
     """Return whether a JSON value is of a type, or of one in a list; unknown types are
     the compiler's to report.
     """
-    names = given if isinstance(given, list) else [given]
+    names = schema_type if isinstance(schema_type, list) else [schema_type]
     kinds = [TYPES.get(name, object) for name in names if isinstance(name, str)]
     return any(
         isinstance(value, kind) and (kind is not int or not isinstance(value, bool))

@@ -58,21 +58,21 @@ def constraint(params: Any) -> tuple[str, str] | None:
 
     Raises InvalidRequest if two are set, or one with a parameter that contradicts it.
     """
-    given = [name for name in CONSTRAINTS if getattr(params, name)]
-    if not given:
+    names = [name for name in CONSTRAINTS if getattr(params, name)]
+    if not names:
         return None
-    if len(given) > 1:
+    if len(names) > 1:
         raise InvalidRequest(
-            f"cannot follow both {given[0]} and {given[1]}: an answer has one form. "
+            f"cannot follow both {names[0]} and {names[1]}: an answer has one form. "
             "Set one of them"
         )
     if params.min_tokens:
         raise InvalidRequest(
-            f"cannot use min_tokens with {given[0]}: it decides where the answer may "
+            f"cannot use min_tokens with {names[0]}: it decides where the answer may "
             "end. Ask for a longest or shortest form there"
         )
-    value = getattr(params, given[0])
-    return given[0], value if isinstance(value, str) else ""
+    value = getattr(params, names[0])
+    return names[0], value if isinstance(value, str) else ""
 
 
 def _checked(name: str, value: str) -> str:

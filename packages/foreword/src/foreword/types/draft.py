@@ -211,8 +211,8 @@ class Draft:
         probs = self.probs.new_zeros(
             len(trees), max(map(len, trees), default=0), self.probs.shape[-1]
         )
-        for row, kept in enumerate(nodes):
-            probs[row, : len(kept)] = self.probs[row, kept]
+        for row, order in enumerate(nodes):
+            probs[row, : len(order)] = self.probs[row, order]
         return Draft(trees, probs, self.device)
 
     def within(self, depths: Sequence[int]) -> Draft:

@@ -76,10 +76,10 @@ def selection(
     if none of `count` passes.
     """
     rho = smallest_rho(p, q, count)[:, None]
-    kept = torch.minimum(q, p / rho)
+    overlap = torch.minimum(q, p / rho)
     tiny = torch.finfo(p.dtype).tiny
-    beta = kept.sum(dim=-1, keepdim=True)
-    taken = kept * (any_of(beta, count[:, None]) / beta.clamp(min=tiny))
+    beta = overlap.sum(dim=-1, keepdim=True)
+    taken = overlap * (any_of(beta, count[:, None]) / beta.clamp(min=tiny))
     probability = p / (rho * q.clamp(min=tiny))
     return probability, normalised((p - taken).clamp(min=0), p)
 

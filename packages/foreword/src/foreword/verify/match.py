@@ -68,11 +68,11 @@ def _follow_chain(drawn: Int[Tensor, "batch column"], draft: Draft) -> Verdict:
     """Accept the draft tokens before the first that differs from its draw."""
     node = torch.arange(draft.nodes, device=drawn.device)
     agrees = (draft.tokens == drawn[:, :-1]) & (node < draft.count[:, None])
-    kept = agrees.cumprod(dim=1)
-    accepted = kept.sum(dim=1)
+    mask = agrees.cumprod(dim=1)
+    accepted = mask.sum(dim=1)
     bonus = drawn.gather(1, accepted[:, None])[:, 0]
     return Verdict.padded(
-        path=node.where(kept.bool(), -1), accepted=accepted, bonus=bonus
+        path=node.where(mask.bool(), -1), accepted=accepted, bonus=bonus
     )
 
 

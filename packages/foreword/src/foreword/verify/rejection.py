@@ -30,8 +30,8 @@ def rejection(
     for a tree.
     """
     p, q = chain_distributions(weights, draft)
-    kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
-    return chain_verdict(kept.sum(dim=1), p, (p - q).clamp(min=0), noise)
+    mask = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
+    return chain_verdict(mask.sum(dim=1), p, (p - q).clamp(min=0), noise)
 
 
 def acceptance(
@@ -111,8 +111,8 @@ def given_text(ratios: Sequence[float]) -> list[float]:
     """
     reached = 1.0
     all_reached: list[float] = []
-    for one in ratios:
-        reached *= min(1.0, one)
+    for value in ratios:
+        reached *= min(1.0, value)
         all_reached.append(reached)
     return all_reached
 

@@ -79,7 +79,7 @@ class Verifier:
         """Return the rule's verdict faster: stop drawing target tokens at the first one
         that no draft token matches.
         """
-        kept, added = [], []
+        paths, added = [], []
         for request, tree, distribution in zip(
             batch.requests, draft.trees, distributions, strict=True
         ):
@@ -90,9 +90,9 @@ class Verifier:
                 keys = None if key is None else [extended(key, p) for p in tree.paths]
                 walked = follow(choose(distribution, params, keys), tree)
             path, token = walked
-            kept.append(path)
+            paths.append(path)
             added.append(token)
-        return Verdict(kept, added, draft.nodes)
+        return Verdict(paths, added, draft.nodes)
 
     def distributions(
         self,
@@ -130,13 +130,13 @@ def _truncate(
     """End each path at its first invalid column; the next round verifies there, as
     plain decoding does.
     """
-    kept, added = list(verdict.kept), list(verdict.added)
+    paths, added = list(verdict.kept), list(verdict.added)
     for row, (tree, columns) in enumerate(zip(draft.trees, invalid, strict=True)):
-        for depth, node in enumerate(kept[row]):
+        for depth, node in enumerate(paths[row]):
             if node + 1 in columns:
-                kept[row], added[row] = kept[row][:depth], tree.tokens[node]
+                paths[row], added[row] = paths[row][:depth], tree.tokens[node]
                 break
-    return Verdict(kept, added, draft.nodes)
+    return Verdict(paths, added, draft.nodes)
 
 
 def _padded(rows: list[Tensor], columns: int) -> Tensor:

@@ -114,14 +114,14 @@ class Together:
         for row in self.rows:
             key = row.temperature, row.beside, row.name
             lines.setdefault(key, {})[row.batch] = row
-        beside = any(row.beside for row in self.rows)
+        busy = any(row.beside for row in self.rows)
         where = Column[dict[int, Row]]("beside", _beside)
         return Table(
             list(lines.values()),
             (
                 name_column("method", lambda line: _first(line).name),
                 Column("T", lambda line: f"{_first(line).temperature:g}"),
-                *([where] if beside else []),
+                *([where] if busy else []),
                 *map(_column, dict.fromkeys(row.batch for row in self.rows)),
                 Column("same text", _same),
             ),
@@ -201,7 +201,7 @@ def together(
     progress(f"loading {source.name}")
     entrants = lineup(source, batched, out, progress, policy(options.budget))
     ours = [one for one in entrants.entries if isinstance(one, EngineEntry)]
-    plan = _plan(options, entrants, batches, beside=beside)
+    plan = _plan(options, entrants, batches, busy=beside)
     results = _measure(ours, plan, out, progress)
     measured = [one.name for one in ours if one.name not in out]
     rows = [
@@ -253,14 +253,14 @@ class _Plan:
 
 
 def _plan(
-    options: Options, entrants: Lineup, batches: Sequence[int], *, beside: bool = False
+    options: Options, entrants: Lineup, batches: Sequence[int], *, busy: bool = False
 ) -> _Plan:
     prompts = spread(load(options.prompts), options.limit)
     texts = [
         (prompt.id, rendered(prompt, entrants.tokenizer, entrants.context, options))
         for prompt in prompts
     ]
-    neighbors = (False, True) if beside else (False,)
+    neighbors = (False, True) if busy else (False,)
     turns = max(options.times, TURNS)
     return _Plan(options, texts, tuple(batches), neighbors, turns)
 
@@ -289,8 +289,8 @@ def _measure(
         for batch in plan.batches:
             with busy_core() if busy else nullcontext():
                 served = _serve(rotated(ours, turn), requests, batch, out)
-            for name, one in served.items() if turn >= 0 else ():
-                results.setdefault(((heat, busy, batch), name), []).append(one)
+            for name, result in served.items() if turn >= 0 else ():
+                results.setdefault(((heat, busy, batch), name), []).append(result)
             where = ", beside a busy program" if busy else ""
             progress(
                 f"turn {turn + 1} of {plan.turns}: temperature {heat:g}, batch of "
@@ -307,18 +307,18 @@ def _serve(
 ) -> dict[str, Served]:
     """Answer the requests by every entry that is not excluded."""
     served: dict[str, Served] = {}
-    for one in ours:
-        if one.name in out:
+    for entry in ours:
+        if entry.name in out:
             continue
         sleep(REST)
-        with out.unless(one.name):
-            served[one.name] = one.serve(requests, batch)
+        with out.unless(entry.name):
+            served[entry.name] = entry.serve(requests, batch)
     return served
 
 
-def _row(name: str, place: Place, results: Results) -> Row:
-    mine, plain = results[place, name], results[place, PLAIN_ROW]
-    heat, busy, batch = place
+def _row(name: str, key: Place, results: Results) -> Row:
+    mine, plain = results[key, name], results[key, PLAIN_ROW]
+    heat, busy, batch = key
     pairs = list(zip(mine, plain, strict=True))
     return Row(
         name=name,

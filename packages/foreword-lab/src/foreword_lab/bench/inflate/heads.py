@@ -153,5 +153,5 @@ def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
             rows_of(slots, small.head_dim),
             large.heads * large.head_dim,
         )
-    kept = rows_of(copies, small.head_dim)
-    return _Axis(kept, torch.arange(len(kept)), large.kv_heads * large.head_dim)
+    rows = rows_of(copies, small.head_dim)
+    return _Axis(rows, torch.arange(len(rows)), large.kv_heads * large.head_dim)

@@ -145,8 +145,8 @@ def query_slots(
     """
     copies = math.ceil(small.group / large.group)
     heads = torch.arange(small.heads)
-    kv, place = heads // small.group, heads % small.group
-    slots = (kv * copies + place // large.group) * large.group + place % large.group
+    kv, index = heads // small.group, heads % small.group
+    slots = (kv * copies + index // large.group) * large.group + index % large.group
     return slots, torch.arange(small.kv_heads).repeat_interleave(copies)
 
 

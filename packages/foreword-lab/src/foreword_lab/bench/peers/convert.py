@@ -139,17 +139,17 @@ def converted(
     `kind` names the type of the weights too, if it is not their dtype. A folder appears
     only when it is complete, so a killed run leaves no partial one.
     """
-    kept = folder() / f"{kind}-{WRITERS}-{what.digest()[:20]}"
-    if kept.is_dir():
-        return kept
-    note(f"writing {what.name} for {kind} into {kept}, to be reused by later runs")
+    path = folder() / f"{kind}-{WRITERS}-{what.digest()[:20]}"
+    if path.is_dir():
+        return path
+    note(f"writing {what.name} for {kind} into {path}, to be reused by later runs")
     try:
-        with atomic_folder(kept) as begun:
+        with atomic_folder(path) as begun:
             write(begun)
     except InvalidRequest:
-        if not kept.is_dir():  # else another run wrote it first
+        if not path.is_dir():  # else another run wrote it first
             raise
-    return kept
+    return path
 
 
 def folder() -> Path:

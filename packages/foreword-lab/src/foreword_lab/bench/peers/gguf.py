@@ -87,8 +87,8 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
 
-    def data(one: tuple[str, Tensor]) -> Tensor:
-        return _data(one[1], kinds[one[0]])
+    def data(item: tuple[str, Tensor]) -> Tensor:
+        return _data(item[1], kinds[item[0]])
 
     for done, held in enumerate(in_parallel(data, tensors(model)), 1):
         writer.write_tensor_data(held.numpy())
@@ -127,13 +127,13 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
     if not model.config.tie_word_embeddings:
         yield "output.weight", model.lm_head.weight.detach()
     heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}
-    for place, layer in enumerate(model.model.layers):
+    for number, layer in enumerate(model.model.layers):
         for theirs, ours in NAMES.items():
             weight = layer.get_submodule(theirs).get_parameter("weight").detach()
             if ours in heads:
                 weight = interleaved(weight, heads[ours])
             yield (
-                f"blk.{place}.{ours}.weight",
+                f"blk.{number}.{ours}.weight",
                 weight.float() if weight.dim() == 1 else weight,
             )
 

@@ -35,7 +35,7 @@ def by_source(results: Results) -> tuple[BySource, ...]:
     """Return the speeds of our methods on each source of prompts, if there are
     several.
     """
-    found = []
+    rows = []
     for temperature in dict.fromkeys(heat for _, heat in results):
         plain = results[PLAIN_ROW, temperature]
         sources = dict.fromkeys(map(source_of, plain))
@@ -52,8 +52,8 @@ def by_source(results: Results) -> tuple[BySource, ...]:
                 name: speedup(costs_of(trials, source), base)
                 for name, trials in ours.items()
             }
-            found.append(BySource(source, temperature, len(base), speedups))
-    return tuple(found)
+            rows.append(BySource(source, temperature, len(base), speedups))
+    return tuple(rows)
 
 
 def table_of(rows: Sequence[BySource]) -> Table[BySource] | None:
@@ -64,18 +64,18 @@ def table_of(rows: Sequence[BySource]) -> Table[BySource] | None:
     wins = [one.fastest for one in rows]
     names.sort(key=lambda name: -wins.count(name))
     columns = (
-        Column[BySource]("kind", lambda one: one.source, justify="left"),
-        Column[BySource]("T", lambda one: f"{one.temperature:g}"),
-        Column[BySource]("prompts", lambda one: str(one.prompts)),
+        Column[BySource]("kind", lambda row: row.source, justify="left"),
+        Column[BySource]("T", lambda row: f"{row.temperature:g}"),
+        Column[BySource]("prompts", lambda row: str(row.prompts)),
         *(_speed_column(name) for name in names[:SHOWN]),
-        Column[BySource]("fastest", lambda one: one.fastest),
+        Column[BySource]("fastest", lambda row: row.fastest),
     )
     return Table(rows, columns, title="× plain, by kind of prompt")
 
 
 def _speed_column(name: str) -> Column[BySource]:
-    def cell(one: BySource) -> str:
-        speed = one.speedups[name]
-        return f"{speed.mid:.2f}" if one.prompts == 1 else speed.text
+    def cell(row: BySource) -> str:
+        speed = row.speedups[name]
+        return f"{speed.mid:.2f}" if row.prompts == 1 else speed.text
 
     return Column(name, cell)

@@ -37,7 +37,7 @@ class Regret:
 
 def regrets(results: Results) -> tuple[Regret, ...]:
     """Return the regret of each row of `auto` that was measured beside others."""
-    found = []
+    rows = []
     for name, temperature in results:
         others = {
             other: trials
@@ -46,8 +46,8 @@ def regrets(results: Results) -> tuple[Regret, ...]:
         }
         if name.startswith(AUTO) and others:
             mine = results[name, temperature]
-            found.append(_regret(name, temperature, mine, others))
-    return tuple(found)
+            rows.append(_regret(name, temperature, mine, others))
+    return tuple(rows)
 
 
 def _regret(

@@ -280,11 +280,11 @@ def _plain(row: dict[str, Any], *, single: bool) -> dict[str, Any]:
 
 def _predicted(row: Row) -> str:
     """Return predicted and measured tokens per round; empty without a prediction."""
-    found = row.decoding
-    if found is None or found.predicted_tokens_per_round is None:
+    decoding = row.decoding
+    if decoding is None or decoding.predicted_tokens_per_round is None:
         return ""
-    measured = figure(found.predicted_rounds_tokens_per_round)
-    return f"{found.predicted_tokens_per_round:.2f} / {measured}"
+    measured = figure(decoding.predicted_rounds_tokens_per_round)
+    return f"{decoding.predicted_tokens_per_round:.2f} / {measured}"
 
 
 PREDICTED = Column[Row]("predicted⁴", _predicted)

@@ -175,10 +175,10 @@ def limits(
                 f"measuring {model.name} after {context} tokens on backend "
                 f"{model.capability.backend}"
             )
-            one = limit(model, roof, context, options.spend)
+            result = limit(model, roof, context, options.spend)
             sizes = roof.weights, roof.keys * context
-            beside = batches(model, sizes, context, counts, options.spend)
-            results.append(replace(one, batches=beside, device=source.device))
+            by_batch = batches(model, sizes, context, counts, options.spend)
+            results.append(replace(result, batches=by_batch, device=source.device))
         progress(f"reading prompts with {model.name}")
         first = len(results) - len(options.contexts)
         lengths = [size for size in options.lengths if size <= model.context]
@@ -283,12 +283,12 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
     """Return the seconds of one forward over each number of tokens, after warming the
     cache.
     """
-    one = [Read(SEQUENCE, context, ids[context : context + 1])]
+    reads = [Read(SEQUENCE, context, ids[context : context + 1])]
     until = perf_counter() + WARMING
     # each is waited for: a GPU would otherwise still run them when the timer starts
-    seconds(model, one)
+    seconds(model, reads)
     while perf_counter() < until:
-        seconds(model, one)
+        seconds(model, reads)
     return {
         nodes: seconds(
             model, [Read(SEQUENCE, context, ids[context : context + nodes], keep=nodes)]
@@ -338,8 +338,8 @@ def table(results: Sequence[Limit]) -> Table[_Line]:
 
 def _name(line: _Line) -> str:
     """Return the name of the model, in its first row only."""
-    one, row = line
-    return one.shape if row is one.rows[0] else ""
+    result, row = line
+    return result.shape if row is result.rows[0] else ""
 
 
 def _over_one(row: Pass) -> str:
@@ -347,17 +347,17 @@ def _over_one(row: Pass) -> str:
     return "–" if row.cost_over_one is None else f"{row.cost_over_one:.2f}×"
 
 
-def _caption(one: Limit) -> str:
-    weights, keys = one.roof.weights / 1e6, one.keys / 1e6
-    bandwidth, floor = one.roof.bandwidth / 1e9, 1e3 * one.floor
-    peaks = one.roof.as_json()["peaks_gmac_s"]
+def _caption(result: Limit) -> str:
+    weights, keys = result.roof.weights / 1e6, result.keys / 1e6
+    bandwidth, floor = result.roof.bandwidth / 1e9, 1e3 * result.floor
+    peaks = result.roof.as_json()["peaks_gmac_s"]
     parts = [
-        f"{one.shape} ({one.backend}): {weights:,.1f} MB of weights, ",
-        f"{keys:,.1f} MB of keys and values ({one.context} tokens)",
+        f"{result.shape} ({result.backend}): {weights:,.1f} MB of weights, ",
+        f"{keys:,.1f} MB of keys and values ({result.context} tokens)",
         f"; at {bandwidth:.1f} GB/s the floor is {floor:.2f} ms",
     ]
     if peaks:
         each = (f"{name} {size:,.0f}" for name, size in peaks.items())
         parts.append(f"; billions of multiply-adds a second: {', '.join(each)}")
-    parts.append(f"; predictions are off by at most {one.off:.0%}")
+    parts.append(f"; predictions are off by at most {result.off:.0%}")
     return "".join(parts)

@@ -51,13 +51,13 @@ class Pass:
     @classmethod
     def of(cls, kind: Any, size: int, times: Times, least: float) -> Pass:
         """Return the passes of a size; `least`: seconds that they take at least."""
-        own, first = times[size], next(iter(times.values()))
-        ratios = [spent / one for spent, one in zip(own, first, strict=True)]
+        runs, first = times[size], next(iter(times.values()))
+        ratios = [spent / one for spent, one in zip(runs, first, strict=True)]
         return cls(
             kind,
             size,
-            median_of([1e3 * spent for spent in own]),
-            least / median(own),
+            median_of([1e3 * spent for spent in runs]),
+            least / median(runs),
             None if kind == "tokens" else median(ratios),
         )
 
@@ -151,8 +151,8 @@ def _seconds(model: Model, length: int) -> float:
     before = perf_counter()
     model.open(SEQUENCE, length)
     try:
-        for start, size, kept in _chunks(length):
-            part = Read(SEQUENCE, start, ids[start : start + size], keep=kept)
+        for start, size, count in _chunks(length):
+            part = Read(SEQUENCE, start, ids[start : start + size], keep=count)
             model.read([part])[:1, :1].sum().item()  # a GPU would run on
         return perf_counter() - before
     finally:

@@ -20,21 +20,21 @@ def draw(results: Sequence[Limit], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(results), 3.6), dpi=160)
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(results), squeeze=False)[0]
-    for panel, one in zip(panels, results, strict=True):
-        _panel(panel, one)
+    for panel, run in zip(panels, results, strict=True):
+        _panel(panel, run)
     figure.tight_layout()
     figure.savefig(path, format="png")
 
 
-def _panel(panel: Axes, one: Limit) -> None:
-    times = [row.ms.mid for row in one.rows]
-    least = [1e3 * one.roof.seconds(row.size, one.context) for row in one.rows]
+def _panel(panel: Axes, run: Limit) -> None:
+    times = [row.ms.mid for row in run.rows]
+    least = [1e3 * run.roof.seconds(row.size, run.context) for row in run.rows]
     panel.plot(NODES, times, "o-", color=OURS, label="measured")
     panel.plot(NODES, least, "--", color=THEIRS, label="least time")
     panel.fill_between(
         NODES,
-        [row.ms.low for row in one.rows],
-        [row.ms.high for row in one.rows],
+        [row.ms.low for row in run.rows],
+        [row.ms.high for row in run.rows],
         color=OURS,
         alpha=0.2,
         linewidth=0,
@@ -48,7 +48,7 @@ def _panel(panel: Axes, one: Limit) -> None:
     panel.set_xlabel("tokens of a forward", color=INK)
     panel.set_ylabel("ms", color=INK)
     panel.set_title(
-        f"{one.shape}, {one.context} tokens before", color=INK, fontsize=10, loc="left"
+        f"{run.shape}, {run.context} tokens before", color=INK, fontsize=10, loc="left"
     )
     panel.grid(color=FAINT, linewidth=0.6)
     panel.legend(frameon=False, fontsize=8)

@@ -116,16 +116,16 @@ def shapes(hf: PreTrainedModel) -> list[dict[str, tuple[int, int]]]:
     """
     try:
         layers = layers_of(hf)
-        found = [
+        matrices = [
             {name: _joined(parts) for name, parts in architectures.linears(one).items()}
             for one in layers
             if not architectures.routed(one)
         ]
-        whole = len(found) == len(layers)
+        whole = len(matrices) == len(layers)
         head = {HEAD: _joined((architectures.lm_head(hf),))}
     except (AttributeError, ModelError, StopIteration):
         return []  # not one of the layouts that the native backend has
-    return [*found, head] if whole else []
+    return [*matrices, head] if whole else []
 
 
 def works(model: Model, sizes: list[dict[str, tuple[int, int]]]) -> tuple[Work, ...]:

@@ -35,13 +35,13 @@ def program() -> str:
             "cannot serve with llama.cpp without gguf. Run: pip install "
             "'foreword[peers]'"
         )
-    found = shutil.which(PROGRAM)
-    if found is None:
+    path = shutil.which(PROGRAM)
+    if path is None:
         raise InvalidRequest(
             f"cannot serve with llama.cpp: no {PROGRAM} is on the PATH. Build it: "
             "docs/benchmarks/install-other-engines.md"
         )
-    return found
+    return path
 
 
 def command(name: str, pair: Pair, slots: int) -> list[str]:
@@ -50,12 +50,12 @@ def command(name: str, pair: Pair, slots: int) -> list[str]:
 
     `slots`: sequences that it decodes together, each with room for a whole context.
     """
-    found = program()
+    path = program()
     target = pair.target()
     threads = str(torch.get_num_threads())
     context = min(target.context, ROOM)
     line = [
-        found,
+        path,
         "--model",
         str(file(target, pair.note)),
         "--parallel",
@@ -85,11 +85,11 @@ def version() -> str:
     """Return what llama-server says of its version; "unknown" where it is not
     installed.
     """
-    found = shutil.which(PROGRAM)
-    if found is None:
+    path = shutil.which(PROGRAM)
+    if path is None:
         return "unknown"
     said = subprocess.run(
-        [found, "--version"], capture_output=True, text=True, check=False
+        [path, "--version"], capture_output=True, text=True, check=False
     )
     lines = [
         line

@@ -84,9 +84,9 @@ async def send(
     failures: list[str] = []
 
     async def client() -> None:
-        for place, request in waiting:
+        for number, request in waiting:
             try:
-                answers[place] = await ask(request, tenant)
+                answers[number] = await ask(request, tenant)
             except Exception as error:  # noqa: BLE001 - a failure is a result
                 failures.append(f"{type(error).__name__}: {error}")
 

@@ -209,14 +209,14 @@ def _files(
     pair = registry.Pair(target, partial(convertible_draft, source), note)
     dtype = str(source.dtype).removeprefix("torch.")
     draft = None if source.draft is None else str(source.draft)
-    own = (
+    is_bundled = (
         bundled.is_target(source.target)
         and source.shape is None
         and source.draft == bundled.draft()
     )
     files = Served(
-        None if own else str(source.target),
-        None if own else draft,
+        None if is_bundled else str(source.target),
+        None if is_bundled else draft,
         str(source.target),
         dtype,
         slots,
@@ -252,8 +252,8 @@ class _Starter:
         port = free_port()
         line = command(name, self.files, port)
         self.progress(f"starting {name}")
-        own = {"FOREWORD_API_KEYS": self.keys} if name in (OURS, PLAIN) else {}
-        stack.enter_context(running(line, port, own | {"HF_HUB_OFFLINE": "1"}))
+        variables = {"FOREWORD_API_KEYS": self.keys} if name in (OURS, PLAIN) else {}
+        stack.enter_context(running(line, port, variables | {"HF_HUB_OFFLINE": "1"}))
         address = (servers.HOST, port)
         if name == TRANSFORMERS:
             return HttpTarget(address, self.files.folder, self.tokenizer).ask

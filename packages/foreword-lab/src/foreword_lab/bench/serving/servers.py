@@ -73,10 +73,10 @@ def command(name: str, files: Served, port: int) -> list[str]:
         return _transformers(name, files, port)
     if name in llamacpp.NAMES:
         return [*llamacpp.command(name, files.pair, files.slots), *_address(port)]
-    found = _foreword(files, port)
+    line = _foreword(files, port)
     if name == PLAIN:
-        return [*found, "--method", "none"]
-    return [*found, *_option("--draft", files.draft)]
+        return [*line, "--method", "none"]
+    return [*line, *_option("--draft", files.draft)]
 
 
 def _transformers(name: str, files: Served, port: int) -> list[str]:

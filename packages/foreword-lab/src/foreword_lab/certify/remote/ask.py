@@ -80,18 +80,18 @@ def scored(answer: Any) -> list[Scored]:
     """Return the tokens of an answer with log-probabilities, of either endpoint; none
     where it has none.
     """
-    found = choice_of(answer).get("logprobs")
-    if not found:
+    table = choice_of(answer).get("logprobs")
+    if not table:
         return []
-    if found.get("content") is not None:
-        return [_of_chat(one) for one in found["content"]]
-    rows = zip(found.get("tokens") or (), found.get("top_logprobs") or (), strict=False)
+    if table.get("content") is not None:
+        return [_of_chat(one) for one in table["content"]]
+    rows = zip(table.get("tokens") or (), table.get("top_logprobs") or (), strict=False)
     return [Scored(token, _sorted((top or {}).items())) for token, top in rows]
 
 
-def _of_chat(one: Mapping[str, Any]) -> Scored:
-    top = [(each["token"], each["logprob"]) for each in one.get("top_logprobs") or ()]
-    return Scored(one["token"], _sorted(top))
+def _of_chat(entry: Mapping[str, Any]) -> Scored:
+    top = [(each["token"], each["logprob"]) for each in entry.get("top_logprobs") or ()]
+    return Scored(entry["token"], _sorted(top))
 
 
 def _sorted(top: Any) -> tuple[tuple[str, float], ...]:
@@ -106,19 +106,19 @@ def with_logprobs(endpoint: Endpoint, most: int) -> dict[str, object]:
 
 
 def margin(
-    server: Server, one: tuple[str, Body], texts: tuple[str, str]
+    server: Server, query: tuple[str, Body], texts: tuple[str, str]
 ) -> float | None:
     """Return how far the two likeliest tokens lie apart where two greedy texts part, in
     nats; None if the server does not say.
     """
-    path, body = one
+    path, body = query
     endpoint: Endpoint = "completions" if path == PATHS["completions"] else "chat"
     answer = server.post(path, {**body, **with_logprobs(endpoint, 2)})
     tokens = scored(answer)
-    place = len(common(texts))
+    length = len(common(texts))
     ends = accumulate(len(each.token) for each in tokens)
     for token, end in zip(tokens, ends, strict=True):
-        if end > place and len(token.top) > 1:
+        if end > length and len(token.top) > 1:
             return token.top[0][1] - token.top[1][1]
     return None
 

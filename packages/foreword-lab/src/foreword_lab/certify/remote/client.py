@@ -79,9 +79,9 @@ class Server:
         """Return the answers to requests that are sent at the same time."""
         start = Barrier(len(requests))
 
-        def send(one: tuple[str, Body]) -> Any:
+        def send(request: tuple[str, Body]) -> Any:
             start.wait()
-            return self.post(*one)
+            return self.post(*request)
 
         with ThreadPoolExecutor(len(requests)) as threads:
             return list(threads.map(send, requests))

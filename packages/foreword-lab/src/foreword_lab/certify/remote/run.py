@@ -72,13 +72,13 @@ def _checks(
 ) -> Iterator[tuple[str, Callable[[], Check]]]:
     first = options.seed
     seeds = range(first + 1, first + 1 + (FEW_SEEDS if options.quick else SEEDS))
-    for one in PATHS:
-        yield f"seeds: {one}", partial(seed_check, server, one, seeds)
+    for endpoint in PATHS:
+        yield f"seeds: {endpoint}", partial(seed_check, server, endpoint, seeds)
         for heat in (0.0, 1.0):
-            named = f"beside other requests: {one}, temperature {heat:g}"
-            yield named, partial(beside_check, server, one, heat)
-        yield f"prefixes: {one}", partial(prefix_check, server, one, first)
-        yield f"drafting: {one}", partial(drafting_check, server, one, seeds)
+            named = f"beside other requests: {endpoint}, temperature {heat:g}"
+            yield named, partial(beside_check, server, endpoint, heat)
+        yield f"prefixes: {endpoint}", partial(prefix_check, server, endpoint, first)
+        yield f"drafting: {endpoint}", partial(drafting_check, server, endpoint, seeds)
     yield "tool calls cut", partial(call_check, server, clock)
     yield "JSON cut", partial(schema_check, server, clock)
     heats = (1.0,) if options.quick else TEMPERATURES
@@ -146,15 +146,15 @@ def schema_check(server: Server, clock: Clock) -> Check:
 def _check(
     name: str, server: Server, form: dict[str, Any], fault: Fault, clock: Clock
 ) -> Check:
-    faults, asked = [], 0
+    faults, count = [], 0
 
     def ask(tokens: int, seed: int, temperature: float, *, cut: bool) -> Any:
         parameters = {"seed": seed, "temperature": temperature, "max_tokens": tokens}
         answer = server.post(*request("chat", QUESTION, **parameters, **form))
-        found = fault(choice_of(answer), cut)
-        if found is not None:
+        problem = fault(choice_of(answer), cut)
+        if problem is not None:
             shown = {"answer": choice_of(answer), **parameters}
-            faults.append({"fault": found, **shown})
+            faults.append({"fault": problem, **shown})
         return answer
 
     whole = ask(LONGEST, 0, 0.0, cut=False)
@@ -166,19 +166,19 @@ def _check(
     for tokens in range(1, length, STRIDE if clock.is_quick else 1):
         clock.tell(f"{name}: {tokens} of {length} tokens")
         ask(tokens, 0, 0.0, cut=True)
-        asked += 1
+        count += 1
     evidence: dict[str, Any] = {
         "whole": 1 + FORM_SEEDS,
-        "cut": asked,
+        "cut": count,
         "faults": len(faults),
     }
     if faults:
         evidence["first faults"] = faults[:SHOWN]
-        total = 1 + FORM_SEEDS + asked
+        total = 1 + FORM_SEEDS + count
         what = f"{len(faults)} of {total} answers are wrong: {faults[0]['fault']}"
         return Check(name, "failed", what, evidence)
     what = (
-        f"{1 + FORM_SEEDS} whole answers and {asked} cut ones say truly which they are"
+        f"{1 + FORM_SEEDS} whole answers and {count} cut ones say truly which they are"
     )
     return Check(name, "passed", what, evidence)
 
@@ -217,11 +217,11 @@ def schema_fault(choice: Mapping[str, Any], cut: bool) -> str | None:
 def _unfit(text: Any) -> str | None:
     """Return why a text does not follow the schema; None if it does."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (TypeError, ValueError):
         return f"what is marked as whole is not JSON: {text!r}"
-    is_object = isinstance(found, dict) and set(found) == set(FIELDS)
-    if is_object and all(found[name] in FIELDS[name] for name in FIELDS):
+    is_object = isinstance(value, dict) and set(value) == set(FIELDS)
+    if is_object and all(value[name] in FIELDS[name] for name in FIELDS):
         return None
     return f"the schema is not followed: {text!r}"
 

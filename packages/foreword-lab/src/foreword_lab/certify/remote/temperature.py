@@ -138,10 +138,10 @@ def _top(
 ) -> dict[str, float]:
     """Return the likeliest first tokens, and their log-probabilities."""
     parameters = {**_sampling(seed, temperature, 1), **neutral}
-    asked = request(
+    query = request(
         endpoint, prompt(TOPICS[0]), **parameters, **with_logprobs(endpoint, TOP)
     )
-    tokens = scored(server.post(*asked))
+    tokens = scored(server.post(*query))
     return dict(tokens[0].top) if tokens else {}
 
 
@@ -164,9 +164,9 @@ def _fit(source: Source, temperature: float, clock: Clock, start: int) -> Fit:
             break
         clock.tell(f"samples at temperature {temperature:g}, {drawn:,} tokens")
         for token in _batch(source, temperature, start + BATCH * batch):
-            place = position(token, heat, dice)
-            if place is not None:
-                counts[min(BINS - 1, int(place * BINS))] += 1
+            quantile = position(token, heat, dice)
+            if quantile is not None:
+                counts[min(BINS - 1, int(quantile * BINS))] += 1
     return fit(counts, [sum(counts) / BINS] * BINS)
 
 
@@ -182,25 +182,25 @@ def _batch(source: Source, temperature: float, first: int) -> list[Scored]:
     return [token for answer in answers for token in scored(answer)]
 
 
-def position(one: Scored, temperature: float, dice: Random) -> float | None:
+def position(entry: Scored, temperature: float, dice: Random) -> float | None:
     """Return where a token lies in the distribution of the likeliest tokens; None for
     another token, or where there is one only.
 
     Uniform on [0, 1] if the token was sampled from it.
     """
     # some servers add the sampled token to the likeliest ones
-    top = one.top[: _asked(one)]
-    if len(top) < 2 or one.token not in dict(top):
+    top = entry.top[: _asked(entry)]
+    if len(top) < 2 or entry.token not in dict(top):
         return None
     best = top[0][1]
     weights = [math.exp((score - best) / temperature) for _, score in top]
-    index = [token for token, _ in top].index(one.token)
+    index = [token for token, _ in top].index(entry.token)
     before = sum(weights[:index]) + dice.random() * weights[index]
     return before / sum(weights)
 
 
-def _asked(one: Scored) -> int:
-    return 5 if len(one.top) in (5, 6) else TOP
+def _asked(entry: Scored) -> int:
+    return 5 if len(entry.top) in (5, 6) else TOP
 
 
 def _against_plain(
@@ -234,8 +234,8 @@ def _words_asked(
     for seed in range(first, first + WORDS):
         # a word may have several tokens
         parameters = _sampling(seed, temperature, 3)
-        one = request(endpoint, prompt(TOPICS[0]), **parameters)
-        sent.append(without_drafting(one) if is_plain else one)
+        query = request(endpoint, prompt(TOPICS[0]), **parameters)
+        sent.append(without_drafting(query) if is_plain else query)
     return sent
 
 

@@ -136,11 +136,11 @@ def _of(metrics: ServerMetrics, method: str, name: str) -> float:
 
 
 def _counts(metrics: ServerMetrics, method: str) -> MethodCounts:
-    own = {"method": method} if method else {}
-    by_depth = metrics.by("position", BY_DEPTH, **own)
+    labels = {"method": method} if method else {}
+    by_depth = metrics.by("position", BY_DEPTH, **labels)
     ordered = sorted((int(place), count) for place, count in by_depth.items())
     seconds = [
-        metrics.total(name, **own) if metrics.has(name) else None
+        metrics.total(name, **labels) if metrics.has(name) else None
         for name in ("foreword:draft_seconds_total", "foreword:score_seconds_total")
     ]
     return MethodCounts(
@@ -233,7 +233,7 @@ def dear_drafter(counts: MethodCounts) -> list[Finding]:
     return [Finding(level, "dear drafter", evidence, remedy, cost, could)]
 
 
-def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
+def off(metrics: ServerMetrics, counts: Sequence[MethodCounts]) -> list[Finding]:
     """Report a server that drafts nothing, or that often drafts nothing."""
     without = metrics.by("reason", "foreword:answers_without_drafts_total")
     answers = metrics.total("vllm:request_success_total")
@@ -244,7 +244,7 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
         "Start it with a draft model or a method: foreword serve --draft FOLDER; vLLM "
         "takes --speculative-config"
     )
-    if not found:
+    if not counts:
         evidence = "nothing was drafted in any answer" + (
             f" ({reasons})" if reasons else ": it has no counts of draft tokens"
         )
@@ -252,7 +252,7 @@ def off(metrics: ServerMetrics, found: Sequence[MethodCounts]) -> list[Finding]:
     share = sum(without.values()) / answers if answers else 0.0
     if share < MATTERS - 1:
         return []
-    speed = max(one.speed for one in found)
+    speed = max(one.speed for one in counts)
     could = 1 / (1 - share + share / speed) if speed > 1 else 1.0
     evidence = f"{share:.0%} of the answers had no draft token ({reasons})"
     remedy = (

@@ -55,8 +55,8 @@ class ServerMetrics:
         """Return the largest of the samples with one of the names, which are of several
         engines; 0 without any.
         """
-        own = (one.value for one in self.samples if one.name in names)
-        return max(own, default=0.0)
+        values = (one.value for one in self.samples if one.name in names)
+        return max(values, default=0.0)
 
     def has(self, *names: str) -> bool:
         """Return whether there is a sample with one of the names."""

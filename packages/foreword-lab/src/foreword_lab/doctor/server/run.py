@@ -128,15 +128,15 @@ def examine_server(url: str, key: str | None = None) -> Diagnosis:
     yet, or are none.
     """
     address, metrics = scrape(url, key)
-    found = drafting.methods(metrics)
-    findings: list[Finding] = [*drafting.off(metrics, found)]
-    for counts in found:
+    methods = drafting.methods(metrics)
+    findings: list[Finding] = [*drafting.off(metrics, methods)]
+    for counts in methods:
         for check in OF_METHODS:
             findings += check(counts)
     for check in OF_LOAD:
         findings += check(metrics)
-    work = {one.method: one.as_json() for one in found}
-    lines = [one.summary for one in found]
+    work = {one.method: one.as_json() for one in methods}
+    lines = [one.summary for one in methods]
     kind = "foreword" if metrics.is_ours else "vllm"
     return Diagnosis(
         subject={"server": address, "kind": kind},

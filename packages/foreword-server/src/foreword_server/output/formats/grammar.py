@@ -68,11 +68,11 @@ def tag(begin: str, content: Tag, end: str, special: Collection[str] = ()) -> Ta
     }
 
 
-def separated(one: Tag, separator: str, *, parallel: bool) -> Tag:
+def separated(tag: Tag, separator: str, *, parallel: bool) -> Tag:
     """Return the grammar of one tag, or of several if `parallel`."""
     return {
         "type": "tags_with_separator",
-        "tags": [one],
+        "tags": [tag],
         "separator": separator,
         "at_least_one": True,
         "stop_after_first": not parallel,
@@ -80,10 +80,10 @@ def separated(one: Tag, separator: str, *, parallel: bool) -> Tag:
 
 
 def triggered(
-    trigger: str, one: Tag, special: Collection[str], *, parallel: bool
+    trigger: str, tag: Tag, special: Collection[str], *, parallel: bool
 ) -> Tag:
     """Return the grammar of content in which the trigger begins the tag."""
-    rule: Tag = {"tags": [one], "at_least_one": False, "stop_after_first": not parallel}
+    rule: Tag = {"tags": [tag], "at_least_one": False, "stop_after_first": not parallel}
     if trigger in special:
         return {"type": "token_triggered_tags", "trigger_tokens": [trigger], **rule}
     return {"type": "triggered_tags", "triggers": [trigger], **rule}

@@ -31,12 +31,12 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
     }
 
     @wraps(command)
-    def flat(**given: Any) -> None:
+    def flat(**values: Any) -> None:
         built = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             for name, kind in bundles.items()
         }
-        command(**given, **built)
+        command(**values, **built)
 
     parameters = [
         part
@@ -169,16 +169,16 @@ class Sampling(SamplingValues):
         )
 
 
-def _biases(given: list[str] | tuple[str, ...]) -> dict[int, float]:
+def _biases(texts: list[str] | tuple[str, ...]) -> dict[int, float]:
     biases: dict[int, float] = {}
-    for one in given:
-        name, _, value = one.partition("=")
+    for bias in texts:
+        name, _, value = bias.partition("=")
         try:
             biases[int(name)] = float(value)
         except ValueError:
             raise InvalidRequest(
-                f"cannot read '--logit-bias' {one!r}: it is not a token id and number. "
-                "Give ID=VALUE"
+                f"cannot read '--logit-bias' {bias!r}: it is not a token id and number."
+                " Give ID=VALUE"
             ) from None
     return biases
 

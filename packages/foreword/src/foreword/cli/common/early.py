@@ -81,10 +81,10 @@ def device(name: str) -> None:
 
 def there(*places: str | Path | None) -> None:
     """Check that files or folders exist."""
-    for place in places:
-        if place is not None and not Path(place).expanduser().exists():
+    for path in places:
+        if path is not None and not Path(path).expanduser().exists():
             raise InvalidRequest(
-                f"cannot read {place}: no such file or folder exists. Give one that "
+                f"cannot read {path}: no such file or folder exists. Give one that "
                 "exists"
             )
 
@@ -168,56 +168,55 @@ def prompts(kind: str) -> None:
         check_choice("prompt set", kind, ("in-domain", "out-of-domain"))
 
 
-def folder(place: Path) -> None:
+def folder(path: Path) -> None:
     """Check a folder that can be created or written to."""
-    check_creatable(place)
+    check_creatable(path)
 
 
-def new(place: Path | None) -> None:
+def new(path: Path | None) -> None:
     """Check a folder that can be created and does not exist yet."""
-    if place is not None and place.exists():
+    if path is not None and path.exists():
         raise InvalidRequest(
-            f"cannot create {place}: it exists already. Remove it or name another "
-            "folder"
+            f"cannot create {path}: it exists already. Remove it or name another folder"
         )
-    if place is not None:
-        check_creatable(place)
+    if path is not None:
+        check_creatable(path)
 
 
-def file(place: Path | None) -> None:
+def file(path: Path | None) -> None:
     """Check a file that can be written."""
-    if place is not None:
-        check_writable(place)
+    if path is not None:
+        check_writable(path)
 
 
-def output(place: Path | None) -> None:
+def output(path: Path | None) -> None:
     """Check an output file, or stdout, before minutes are spent."""
-    if place != STDOUT:
-        file(place)
+    if path != STDOUT:
+        file(path)
 
 
-def json_text(given: str | None) -> str | None:
-    """Return JSON given as text, which begins with a brace, or as the name of
-    a file.
+def json_text(value: str | None) -> str | None:
+    """Return the JSON of an option: text that begins with a brace, or the name of a
+    file.
     """
     return (
-        given if given is None or given.lstrip().startswith("{") else text(Path(given))
+        value if value is None or value.lstrip().startswith("{") else text(Path(value))
     )
 
 
-def text(place: Path | None) -> str | None:
+def text(path: Path | None) -> str | None:
     """Return the text of a file.
 
     Raises InvalidRequest if there is none, or if it is not UTF-8.
     """
-    if place is None:
+    if path is None:
         return None
-    there(place)
+    there(path)
     try:
-        return place.expanduser().read_text(encoding="utf-8")
+        return path.expanduser().read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
         raise InvalidRequest(
-            f"cannot read {place}: {words(error)}. Give a file of UTF-8 text"
+            f"cannot read {path}: {words(error)}. Give a file of UTF-8 text"
         ) from error
 
 
@@ -266,32 +265,32 @@ def address(url: str) -> None:
         )
 
 
-def numbers(option: str, given: str) -> list[int]:
+def numbers(option: str, value: str) -> list[int]:
     """Return the numbers of a list such as 1,4,16,32.
 
     Raises InvalidRequest, which names the option or argument, for others.
     """
     try:
-        return [int(part) for part in given.split(",")]
+        return [int(part) for part in value.split(",")]
     except ValueError as error:
         raise InvalidRequest(
-            f"cannot read {option} {given!r}: it holds no list of numbers. Give "
+            f"cannot read {option} {value!r}: it holds no list of numbers. Give "
             "one as 1,4,16,32"
         ) from error
 
 
-def ratios(option: str, given: str) -> list[float]:
+def ratios(option: str, value: str) -> list[float]:
     """Return one or two positive numbers, as of 0.98 or 0.98,0.95.
 
     Raises InvalidRequest, which names the option, for others.
     """
     try:
-        found = [float(part) for part in given.split(",")]
+        values = [float(part) for part in value.split(",")]
     except ValueError:
-        found = []
-    if len(found) not in (1, 2) or not all(0 < one < math.inf for one in found):
+        values = []
+    if len(values) not in (1, 2) or not all(0 < one < math.inf for one in values):
         raise InvalidRequest(
-            f"cannot read {option} {given!r}: it holds neither one positive number nor "
+            f"cannot read {option} {value!r}: it holds neither one positive number nor "
             "two. Give 0.98 or 0.98,0.95"
         )
-    return found
+    return values

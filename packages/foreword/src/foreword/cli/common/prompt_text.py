@@ -72,9 +72,9 @@ def _not_text(what: str, error: UnicodeDecodeError) -> InvalidRequest:
     )
 
 
-def prediction_text(given: str) -> str:
-    """Return the text of a prediction, read from a file if given as @FILE."""
-    if not given.startswith("@"):
-        return given
-    early.there(given[1:])
-    return decoded(Path(given[1:]).read_bytes(), "the prediction")
+def prediction_text(value: str) -> str:
+    """Return the text of a prediction, read from a file if it is @FILE."""
+    if not value.startswith("@"):
+        return value
+    early.there(value[1:])
+    return decoded(Path(value[1:]).read_bytes(), "the prediction")

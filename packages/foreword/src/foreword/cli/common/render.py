@@ -220,7 +220,7 @@ def summary(answer: Answer) -> str:
 
 def _by_method(tokens: Mapping[str, int]) -> str:
     """Return how many tokens each of several methods wrote, the most first."""
-    ranked = sorted(tokens.items(), key=lambda one: -one[1])
+    ranked = sorted(tokens.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{count} by {name}" for name, count in ranked)
 
 

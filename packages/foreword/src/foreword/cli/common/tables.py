@@ -93,8 +93,8 @@ class Table(Generic[Row]):
                 style=column.style,
                 ratio=column.ratio,
             )
-        for place, row in enumerate(self.rows):
-            if place and self.section(row) != self.section(self.rows[place - 1]):
+        for number, row in enumerate(self.rows):
+            if number and self.section(row) != self.section(self.rows[number - 1]):
                 drawn.add_section()
             cells = [column.cell(row) for column in self.columns]
             drawn.add_row(*cells, style=self.emphasis(row))

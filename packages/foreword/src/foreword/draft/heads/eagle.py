@@ -83,7 +83,7 @@ class TorchEagle(TorchHead):
         states: Sequence[Tensor],
     ) -> Float[Tensor, "rows hidden"]:
         pairs = zip(reads, states, strict=True)
-        beside = [own if read.parents else self._fused(own) for read, own in pairs]
+        inputs = [own if read.parents else self._fused(own) for read, own in pairs]
 
         def attended(
             q: Tensor,
@@ -94,7 +94,7 @@ class TorchEagle(TorchHead):
             plan = rows.plan
             return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
 
-        padded = _at_least(torch.cat(beside), MIN_ROWS)
+        padded = _at_least(torch.cat(inputs), MIN_ROWS)
         embedded = self._embed(packed[:1]).to(padded.dtype)
         hidden = self._head(embedded, padded[None], packed[1:], attended)
         return hidden[0, : len(rows.tokens)]

@@ -146,8 +146,8 @@ class TorchLayers(Packing):
         ) -> Tensor:
             keys, values = self.pool.write(number, key, value, packed.plan.rows)
             attended: list[Tensor] = []
-            for span, place in zip(spans, places, strict=True):
-                held = (taken(rows, place)[: span.length] for rows in (keys, values))
+            for span, index in zip(spans, places, strict=True):
+                held = (taken(rows, index)[: span.length] for rows in (keys, values))
                 attended.append(_attention(query[span.start : span.stop], *held))
             return torch.cat(attended)
 

@@ -90,8 +90,8 @@ class NativeHead(NativeExecutor, HeadExecutor):
         self, reads: Sequence[Read], states: Sequence[Tensor]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
         pairs = zip(reads, states, strict=True)
-        beside = [own if read.parents else self.fused(own) for read, own in pairs]
-        self._states = torch.cat(beside).float()
+        inputs = [own if read.parents else self.fused(own) for read, own in pairs]
+        self._states = torch.cat(inputs).float()
         return self.read(reads), self._hidden
 
     def grow_beside(

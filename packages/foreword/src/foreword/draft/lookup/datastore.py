@@ -138,11 +138,11 @@ class Datastore:
             row[: row.index(separator)] if separator in row else row for row in rows
         ]
 
-    def _before(self, place: np.unsignedinteger) -> bytes:
+    def _before(self, position: np.unsignedinteger) -> bytes:
         """Return the bytes before a position, reversed: reversed little-endian numbers
         compare like the numbers.
         """
-        stop = int(place) * self._size
+        stop = int(position) * self._size
         return bytes(self._bytes[stop - DEPTH * self._size : stop])[::-1]
 
 

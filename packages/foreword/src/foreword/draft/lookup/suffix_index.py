@@ -25,7 +25,7 @@ class SuffixIndex:
     """A ring buffer of tokens and, per size in SIZES, a hash table from runs to their
     last two positions.
 
-    A *position* (`place`) counts all tokens added before it, dropped ones included.
+    A *position* counts all tokens added before it, dropped ones included.
     Work is constant per token added and per position examined. Memory is allocated at
     once: 12 bytes per token, plus 16 to 24 for each of SIZES. Runs are compared by
     64-bit rolling hashes (Karp and Rabin 1987); a collision costs at most a rejected
@@ -86,14 +86,14 @@ class SuffixIndex:
         cut = self.start % self.capacity
         return list(self._tokens[cut : self.end] + self._tokens[:cut])
 
-    def after(self, place: int, count: int) -> tuple[int, ...]:
-        """Return the `count` tokens from `place` on, fewer before a gap; start <= place
-        < end.
+    def after(self, position: int, count: int) -> tuple[int, ...]:
+        """Return the `count` tokens from `position` on, fewer before a gap; start <=
+        position < end.
 
         A run that reaches the end repeats itself, as in LZ77, so a repetitive text is
         continued for any `count`.
         """
-        at, length = place % self.capacity, min(count, self.end - place)
+        at, length = position % self.capacity, min(count, self.end - position)
         run = self._tokens[at : at + length]
         if len(run) < length:
             run += self._tokens[: length - len(run)]
@@ -123,37 +123,37 @@ class SuffixIndex:
             if size >= len(prefix):
                 continue
             target_hash = (prefix[-1] - prefix[-1 - size] * self._powers[row]) & _WORD
-            place = self._latest[row][target_hash >> self._shift]
+            position = self._latest[row][target_hash >> self._shift]
             for _ in range(STEPS * most):
-                if place == 0 or place - size <= self.end - self.capacity:
+                if position == 0 or position - size <= self.end - self.capacity:
                     break
                 if (
-                    place not in matches
-                    and place < self.end
-                    and self._hash(place, row) == target_hash
+                    position not in matches
+                    and position < self.end
+                    and self._hash(position, row) == target_hash
                 ):
-                    matches[place] = size
+                    matches[position] = size
                     if len(matches) == most:
                         return list(matches.items())
-                place = self._before[row][place % self.capacity]
+                position = self._before[row][position % self.capacity]
         return list(matches.items())
 
-    def _hash(self, place: int, row: int) -> int:
+    def _hash(self, end: int, row: int) -> int:
         """Return the hash of the last SIZES[row] tokens before a position."""
-        start = self._hashes[(place - SIZES[row]) % self.capacity]
-        return (self._hashes[place % self.capacity] - start * self._powers[row]) & _WORD
+        start = self._hashes[(end - SIZES[row]) % self.capacity]
+        return (self._hashes[end % self.capacity] - start * self._powers[row]) & _WORD
 
     def _note(self, token: int) -> None:
         """Append one token; the reference for `suffix.note`."""
-        last, place = self._hashes[self.end % self.capacity], self.end + 1
+        last, end = self._hashes[self.end % self.capacity], self.end + 1
         self._tokens[self.end % self.capacity] = token
-        self._hashes[place % self.capacity] = _rolled(last, token)
-        self.end = place
+        self._hashes[end % self.capacity] = _rolled(last, token)
+        self.end = end
         for row, size in enumerate(SIZES):
-            if size <= place:
-                slot = self._hash(place, row) >> self._shift
-                self._before[row][place % self.capacity] = self._latest[row][slot]
-                self._latest[row][slot] = place
+            if size <= end:
+                slot = self._hash(end, row) >> self._shift
+                self._before[row][end % self.capacity] = self._latest[row][slot]
+                self._latest[row][slot] = end
 
 
 def _rolled(hashed: int, token: int) -> int:

@@ -127,14 +127,14 @@ def votes(
     """Return the weighted continuations, up to `length` tokens, of earlier matches of
     the end of `context`.
     """
-    matches = [(size, text, place) for place, size in text.find(context, VOTERS)]
+    matches = [(size, text, at) for at, size in text.find(context, VOTERS)]
     if past is not None:
-        matches += [(size, past, place) for place, size in past.find(context, VOTERS)]
+        matches += [(size, past, at) for at, size in past.find(context, VOTERS)]
         # stable: of equal matches those in this text come first
         matches.sort(key=lambda match: -match[0])
     counted: dict[tuple[int, ...], int] = {}
-    for size, index, place in matches[:VOTERS]:
-        followed = index.after(place, length)
+    for size, index, position in matches[:VOTERS]:
+        followed = index.after(position, length)
         counted[followed] = counted.get(followed, 0) + WEIGHT[size]
     return list(counted.items())
 

@@ -198,18 +198,18 @@ class TorchMtp(TorchHead):
         """Run the layers from the first that a read needs on; the states of those
         before it are zeros.
         """
-        beside = torch.cat(list(map(self._inputs, reads, states)))
-        count, depth = len(beside), self._head.depth
-        embedded = self._target.embed(packed[:1]).to(beside.dtype)
-        hidden = torch.zeros_like(beside)
+        inputs = torch.cat(list(map(self._inputs, reads, states)))
+        count, depth = len(inputs), self._head.depth
+        embedded = self._target.embed(packed[:1]).to(inputs.dtype)
+        hidden = torch.zeros_like(inputs)
         for layer in range(min(self._layers(reads)), depth):
-            padded = F.pad(beside[:, layer], (0, 0, 0, packed.shape[1] - count))
+            padded = F.pad(inputs[:, layer], (0, 0, 0, packed.shape[1] - count))
             computed: Any = self._head(
                 layer, embedded, padded[None], packed[1:], plan=rows.plan
             )
             hidden[:, layer] = computed[0, :count]
             if layer + 1 < depth:
-                _shift(reads, hidden[:, layer], beside[:, layer + 1])
+                _shift(reads, hidden[:, layer], inputs[:, layer + 1])
         if depth > 1:
             lengths = [len(read.tokens) for read in reads]
             for read, part in zip(reads, hidden.split(lengths), strict=True):

@@ -73,14 +73,14 @@ class Assistant(HeadExecutor):
         """
         logits: list[Tensor] = []
         hidden: list[Tensor] = []
-        for read, beside in zip(reads, states, strict=True):
+        for read, hidden_states in zip(reads, states, strict=True):
             if not read.parents:
                 if not read.keep:
-                    hidden.append(beside)
+                    hidden.append(hidden_states)
                     continue
                 self._texts[read.id] = self._text(read)
             count = len(read.tokens) if read.parents else 1
-            outputs, state = self._forward(read, beside[-count:], count)
+            outputs, state = self._forward(read, hidden_states[-count:], count)
             logits.append(outputs[-read.keep :])
             hidden.append(state.expand(len(read.tokens), -1))
         empty = hidden[0].new_empty(0, self._target.vocab)
@@ -97,13 +97,13 @@ class Assistant(HeadExecutor):
         end, text = self._texts[read.id]
         tokens = torch.tensor(read.tokens[-rows:], device=device)
         embedded = self._target.embed(tokens[:, None])
-        beside = states[:, None].to(embedded.dtype)
+        hidden = states[:, None].to(embedded.dtype)
         shared = {
             kind: tuple(part.expand(rows, -1, -1, -1) for part in parts)
             for kind, parts in text.items()
         }
         out = self._model(
-            inputs_embeds=torch.cat([embedded, beside], -1),
+            inputs_embeds=torch.cat([embedded, hidden], -1),
             position_ids=torch.full((rows, 1), end, device=device),
             shared_kv_states=shared,
         )

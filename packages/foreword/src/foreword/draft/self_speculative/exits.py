@@ -78,11 +78,11 @@ def _order(tree: DraftTree, read: DraftTree) -> list[int]:
     """
     pairs = zip(read.parents, read.tokens, strict=True)
     places = {pair: place for place, pair in enumerate(pairs)}
-    found = {-1: -1}
+    ranks = {-1: -1}
     late = len(read)
     nodes = zip(tree.parents, tree.tokens, strict=True)
     for node, (parent, token) in enumerate(nodes):
-        above = found[parent]
-        found[node] = places.get((above, token), late)
-    del found[-1]
-    return sorted(found, key=found.__getitem__)
+        above = ranks[parent]
+        ranks[node] = places.get((above, token), late)
+    del ranks[-1]
+    return sorted(ranks, key=ranks.__getitem__)

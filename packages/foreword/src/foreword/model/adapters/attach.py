@@ -82,19 +82,19 @@ def _add(
     index: Int[Tensor, "own"],
     count: int,
     layer: nn.Module,
-    given: tuple[Tensor, ...],
+    inputs: tuple[Tensor, ...],
     output: Float[Tensor, "*rows outputs"],
 ) -> Float[Tensor, "*rows outputs"]:
     """Return the output of a layer with a pair added to the rows of `index`."""
-    x = given[0].flatten(0, -2)
+    x = inputs[0].flatten(0, -2)
     rows = output.flatten(0, -2)
     if len(x) != count:
         raise ModelError(
             f"cannot add an adapter to a {type(layer).__name__}: it reads {len(x)} of "
             f"the {count} rows of a forward. Merge the adapter into the model"
         )
-    own = rows[index] + pair(x[index])
-    rows[index] = own.to(rows.dtype)
+    sums = rows[index] + pair(x[index])
+    rows[index] = sums.to(rows.dtype)
     return rows.view_as(output)
 
 
@@ -238,11 +238,11 @@ def _check_sizes(
     else:
         outputs, inputs = own_form(layer).shape
         sizes = (inputs, outputs)
-    given = (pair.down.shape[1], pair.up.shape[0])
-    if given != sizes:
+    shape = (pair.down.shape[1], pair.up.shape[0])
+    if shape != sizes:
         raise refusal(
             path,
-            f"its matrices of {name!r} take {given[0]} numbers and give {given[1]}, "
+            f"its matrices of {name!r} take {shape[0]} numbers and give {shape[1]}, "
             f"and this layer takes {sizes[0]} and gives {sizes[1]}: it was trained for "
             "another model",
         )
@@ -278,12 +278,12 @@ class TorchAdapters(TorchMemory):
         self, model: PreTrainedModel, spans: Sequence[Span], rows: int
     ) -> Iterator[None]:
         """Add each adapter to the rows of its sequences, in a forward of so many."""
-        own: dict[LoraAdapter, list[int]] = {}
+        rows_of: dict[LoraAdapter, list[int]] = {}
         for span in spans:
             adapter = self._adapters.get(span.read.id)
             if adapter is not None:
-                own.setdefault(adapter, []).extend(range(span.start, span.stop))
+                rows_of.setdefault(adapter, []).extend(range(span.start, span.stop))
         with ExitStack() as during:
-            for adapter, places in own.items():
+            for adapter, places in rows_of.items():
                 during.enter_context(adapter.on(places, rows))
             yield

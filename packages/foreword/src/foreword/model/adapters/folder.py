@@ -51,12 +51,12 @@ def read_folder(path: Path) -> LoraFolder:
     settings = read_settings(path)
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _tensors(path).items():
-        found = NAME.fullmatch(name)
-        if found is None:
+        match = NAME.fullmatch(name)
+        if match is None:
             raise refusal(path, f"it holds {name!r}, no matrix of a linear layer")
         if not tensor.isfinite().all():
             raise refusal(path, f"{name!r} holds infinite numbers, or NaN")
-        parts.setdefault(found["layer"], {})[found["part"]] = tensor.float()
+        parts.setdefault(match["layer"], {})[match["part"]] = tensor.float()
     if not parts:
         raise refusal(path, f"{WEIGHTS} is empty")
     pairs = {

@@ -90,14 +90,14 @@ def read_settings(folder: Path) -> LoraSettings:
     is read.
     """
     try:
-        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise refusal(folder, f"{CONFIG} cannot be read ({words(error)})") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise refusal(folder, f"{CONFIG} holds no settings")
-    _check_plain(folder, found)
+    _check_plain(folder, values)
     try:
-        return _parsed(found)
+        return _parsed(values)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise refusal(folder, f"{CONFIG} is damaged ({error!r})") from error
 
@@ -110,30 +110,30 @@ def refusal(folder: Path, reason: str) -> ModelError:
     )
 
 
-def _check_plain(folder: Path, found: Mapping[str, Any]) -> None:
+def _check_plain(folder: Path, values: Mapping[str, Any]) -> None:
     """Raise ModelError for a setting whose effect is not computed."""
     for name, allowed in EXPECTED.items():
-        value = found.get(name, allowed[0])
+        value = values.get(name, allowed[0])
         if value not in allowed:
             raise refusal(folder, f"its {name!r} is {value!r}")
-    for name, value in found.items():
+    for name, value in values.items():
         known = name in EXPECTED or name in (*READ, *NARROWING, *UNUSED)
         if value and not known:
             raise refusal(folder, f"its {name!r} is {value!r}, which is not supported")
 
 
-def _parsed(found: Mapping[str, Any]) -> LoraSettings:
-    targets = found["target_modules"]
-    ranks = found.get("rank_pattern") or {}
-    alphas = found.get("alpha_pattern") or {}
+def _parsed(values: Mapping[str, Any]) -> LoraSettings:
+    targets = values["target_modules"]
+    ranks = values.get("rank_pattern") or {}
+    alphas = values.get("alpha_pattern") or {}
     settings = LoraSettings(
-        rank=int(found["r"]),
-        alpha=float(found["lora_alpha"]),
-        by_root=bool(found.get("use_rslora")),
+        rank=int(values["r"]),
+        alpha=float(values["lora_alpha"]),
+        by_root=bool(values.get("use_rslora")),
         ranks={name: int(rank) for name, rank in ranks.items()},
         alphas={name: float(alpha) for name, alpha in alphas.items()},
         targets=targets if isinstance(targets, str) else tuple(targets),
-        narrowed=any(found.get(name) for name in NARROWING),
+        narrowed=any(values.get(name) for name in NARROWING),
     )
     patterns = [*ranks, *alphas]
     if isinstance(targets, str):

@@ -86,21 +86,21 @@ class EarlyRows:
 
         `move` makes rows contiguous, as a backend does after a commit.
         """
-        kept: list[States] = []
+        early_states: list[States] = []
         rest: list[Read] = []
         for read in reads:
             places, states = self._taken(read)
             self.kept += len(places)
-            kept.append(states)
+            early_states.append(states)
             if places != list(range(read.start, read.start + len(places))):
                 move(read.id, places, read.start)
             if len(places) < len(read.tokens):
                 rest.append(_after(read, len(places)))
         if not rest:
-            return torch.cat(kept)
+            return torch.cat(early_states)
         run = iter(self._run(rest).split([len(read.tokens) for read in rest]))
         parts: list[States] = []
-        for read, states in zip(reads, kept, strict=True):
+        for read, states in zip(reads, early_states, strict=True):
             parts.append(states)
             if len(states) < len(read.tokens):
                 parts.append(next(run))
@@ -113,19 +113,19 @@ class EarlyRows:
         rows = self._rows.pop(read.id, None)
         if rows is None or read.held:
             return [], torch.empty(0, 0)
-        found: dict[tuple[int, int], int] = {}
+        row_of: dict[tuple[int, int], int] = {}
         for row, pair in enumerate(
             zip(rows.parents, rows.tokens, strict=True), rows.start
         ):
-            found.setdefault(pair, row)
-        place = {read.past - 1: read.past - 1}
+            row_of.setdefault(pair, row)
+        old_rows = {read.past - 1: read.past - 1}
         places: list[int] = []
         pairs = zip(_parents(read), read.tokens, strict=True)
         for row, (parent, token) in enumerate(pairs, read.past):
-            at = found.get((place.get(parent, -2), token), -1)
+            at = row_of.get((old_rows.get(parent, -2), token), -1)
             if at < row or (places and at <= places[-1]):
                 break
-            place[row] = at
+            old_rows[row] = at
             places.append(at)
         return places, rows.states[[row - rows.start for row in places]]
 

@@ -82,14 +82,14 @@ class PrefixTree:
         layers.
         """
         root = self.root(tenant)
-        found = self._find(root, tokens, layers)
+        path = self._find(root, tokens, layers)
         self.queries += len(tokens)
-        self.hits += PAGE * len(found)
-        for prefix in (root, *found):
+        self.hits += PAGE * len(path)
+        for prefix in (root, *path):
             self._use(prefix)
-        if self.recurrent and found:
-            self._states.move_to_end(found[-1])
-        return [root, *found]
+        if self.recurrent and path:
+            self._states.move_to_end(path[-1])
+        return [root, *path]
 
     def leave(self, path: Sequence[Prefix]) -> None:
         """Let go of a root and the pages after it, in the order of the text."""
@@ -117,8 +117,8 @@ class PrefixTree:
         root = self._roots.get(tenant.encode())
         if root is None:
             return 0
-        found = self._find(root, tokens, layers)
-        return PAGE * sum(prefix.users > 0 for prefix in found)
+        path = self._find(root, tokens, layers)
+        return PAGE * sum(prefix.users > 0 for prefix in path)
 
     def known(self, tokens: Sequence[int], tenant: str) -> int:
         """Return the tokens at the beginning of a text whose pages are held, whatever
@@ -132,27 +132,27 @@ class PrefixTree:
     ) -> list[Prefix]:
         """Return the longest beginning that a sequence can go on from."""
         needed = set(layers)
-        found: list[Prefix] = []
+        path: list[Prefix] = []
         for prefix in self._held(root, tokens):
             if not needed <= prefix.hidden.keys():
                 break
-            found.append(prefix)
-        while self.recurrent and found and found[-1].state is None:
-            found.pop()
-        return found
+            path.append(prefix)
+        while self.recurrent and path and path[-1].state is None:
+            path.pop()
+        return path
 
     def _held(self, root: Prefix, tokens: Sequence[int]) -> list[Prefix]:
         """Return the longest known beginning, in whole pages; at least the last token
         is always left to read.
         """
-        found = [root]
+        path = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
             key = key_of(tokens[start : start + PAGE])
-            prefix = found[-1].children.get(key)
+            prefix = path[-1].children.get(key)
             if prefix is None:
                 break
-            found.append(prefix)
-        return found[1:]
+            path.append(prefix)
+        return path[1:]
 
     def _use(self, prefix: Prefix) -> None:
         prefix.users += 1

@@ -70,18 +70,18 @@ def layers_ahead(model: PreTrainedModel, kinds: Kinds, count: int) -> Any:
 @contextmanager
 def _counted(config: PreTrainedConfig, kinds: Kinds, count: int) -> Iterator[None]:
     """Let a config describe these layers while inside, as transformers reads them."""
-    wanted: dict[str, Any] = {COUNT: count}
+    settings: dict[str, Any] = {COUNT: count}
     if getattr(config, "layer_types", None) is not None:
-        wanted["mtp_layer_types"] = [kinds.attention] * count
+        settings["mtp_layer_types"] = [kinds.attention] * count
     if getattr(config, "mlp_layer_types", None) is not None:
         kind = kinds.mlp or config.mlp_layer_types[-1]
-        wanted["mtp_mlp_layer_types"] = [kind] * count
+        settings["mtp_mlp_layer_types"] = [kind] * count
     if kinds.shared_norm:
-        wanted["chain_hidden_post_norm"] = True
+        settings["chain_hidden_post_norm"] = True
     # what the config says itself comes first
     added = {
         name: value
-        for name, value in wanted.items()
+        for name, value in settings.items()
         if getattr(config, name, None) is None or name == COUNT
     }
     before = {name: vars(config).get(name) for name in added}

@@ -47,28 +47,28 @@ def tensor_names(source: str | Path) -> tuple[str, ...]:
 
 
 def read_beside(
-    source: str | Path, wanted: Callable[[str], object], dtype: torch.dtype
+    source: str | Path, predicate: Callable[[str], object], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint whose names are `wanted`, quantized ones
-    dequantized to `dtype`.
+    """Return the tensors of a checkpoint whose names satisfy `predicate`, quantized
+    ones dequantized to `dtype`.
 
     Raises ModelError for one that cannot be read, or that is not finite.
     """
     settings = _quantization(source)
-    opened = _holding(source, wanted)
+    opened = _holding(source, predicate)
     if settings is None:
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for file in opened:
             with safe_open(file, framework="pt") as tensors:
-                names = [name for name in tensors.keys() if wanted(name)]  # noqa: SIM118 - a handle cannot be iterated
-                found |= {name: tensors.get_tensor(name) for name in names}
+                names = [name for name in tensors.keys() if predicate(name)]  # noqa: SIM118 - a handle cannot be iterated
+                weights |= {name: tensors.get_tensor(name) for name in names}
     else:
-        found, matrices, _ = read_tensors(
-            str(source), opened, settings, dtype, lambda name: bool(wanted(name))
+        weights, matrices, _ = read_tensors(
+            str(source), opened, settings, dtype, lambda name: bool(predicate(name))
         )
-        found |= {name: matrix.weights(dtype) for name, matrix in matrices.items()}
-    check_finite(str(source), found)
-    return found
+        weights |= {name: matrix.weights(dtype) for name, matrix in matrices.items()}
+    check_finite(str(source), weights)
+    return weights
 
 
 def _quantization(source: str | Path) -> dict[str, Any] | None:
@@ -82,10 +82,10 @@ def _quantization(source: str | Path) -> dict[str, Any] | None:
     return settings if settings.get("quant_method") in WEIGHT_FORMATS else None
 
 
-def _holding(source: str | Path, wanted: Callable[[str], object]) -> list[Path]:
-    """Return the files that hold wanted tensors."""
+def _holding(source: str | Path, predicate: Callable[[str], object]) -> list[Path]:
+    """Return the files that hold such tensors."""
     index = read_json(source, INDEX)
     if index is None:
         return files(source)
-    names = {file for name, file in index["weight_map"].items() if wanted(name)}
+    names = {file for name, file in index["weight_map"].items() if predicate(name)}
     return [file for file in files(source) if file.name in names]

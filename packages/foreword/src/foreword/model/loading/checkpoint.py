@@ -216,13 +216,13 @@ def _read(path: Path) -> dict[str, Tensor]:
     """
     if path.suffix == ".safetensors":
         return load_file(path)
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(found, dict) or not all(
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor)
-        for name, tensor in found.items()
+        for name, tensor in content.items()
     ):
         raise ModelError(
             f"cannot load {path}: it is not a dict from names to tensors. Save the "
             "state dict of the head, best as safetensors"
         )
-    return dict(found)
+    return dict(content)

@@ -117,8 +117,8 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def own_part(tensor: Tensor) -> Tensor:
     """Return a tensor; of one that is split among processes, the part of this one."""
-    own: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
-    return tensor if own is None else own()
+    to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def matrices(model: PreTrainedModel) -> set[str]:
@@ -187,12 +187,12 @@ def _predicts_ahead(model: PreTrainedModel, name: str) -> bool:
     numbers after the model's own layers, as many as the config says.
     """
     config = model.config.get_text_config()
-    found = LAYER.search(name)
+    match = LAYER.search(name)
     ahead = getattr(config, "num_nextn_predict_layers", None)
-    if found is None or not isinstance(ahead, int):
+    if match is None or not isinstance(ahead, int):
         return False
     first = layer_count(config)
-    return first <= int(found[1]) < first + ahead
+    return first <= int(match[1]) < first + ahead
 
 
 def _reads_text(model: PreTrainedModel, name: str, text: set[int] | None) -> bool:

@@ -216,9 +216,9 @@ def _quantized(config: PreTrainedConfig, source: str | Path) -> PreTrainedConfig
     if not any(
         hasattr(part, QUANTIZATION) for part in (config, config.get_text_config())
     ):
-        found = quantization_file(source)
-        if found is not None:
-            setattr(config, QUANTIZATION, found)
+        content = quantization_file(source)
+        if content is not None:
+            setattr(config, QUANTIZATION, content)
     return config
 
 

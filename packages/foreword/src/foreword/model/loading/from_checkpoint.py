@@ -50,12 +50,12 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     dtype, trusted = options.dtype, options.trust_remote_code
     where, only = placed(options)
     config = read_config(source, trust_remote_code=trusted, seq2seq=True)
-    place = None
+    folder = None
     if options.offload_folder is not None:
-        place = offloaded.place(options.offload_folder, source, config, weights)
-    if place is not None and place.is_dir():
+        folder = offloaded.place(options.offload_folder, source, config, weights)
+    if folder is not None and folder.is_dir():
         return offloaded.opened(
-            make, place, source, config, kv=kv, trusted=trusted
+            make, folder, source, config, kv=kv, trusted=trusted
         ).make_portable(options.portable)
     native = only in (None, NATIVE)
     first, *others = dtypes(dtype, where, config.architectures if native else None)
@@ -68,7 +68,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     if known is not None and known.backend != NATIVE and others:
         return load(make, source, replace(options, dtype=others[0]))
     packs = known is not None and known.backend == NATIVE
-    home = None if place is None else place.parent
+    home = None if folder is None else folder.parent
     say(f"reading {source}")
     with _reported(source, where):
         temporary = home or _scratch(source, config, weights, packs, trusted=trusted)
@@ -85,7 +85,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             verdict = verdict or verdicts.verdict_file(source, config, first)
             verdicts.write(verdict, model.capability)
         say(f"packing {source}")
-        _quantize(model, weights, kv, place)
+        _quantize(model, weights, kv, folder)
         model.make_portable(options.portable)
     model.trust_remote_code = trusted
     if others and model.capability.backend != NATIVE:
@@ -98,15 +98,15 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
 
 
 def _quantize(
-    model: Model, weights: str | None, kv: str | None, place: Path | None
+    model: Model, weights: str | None, kv: str | None, folder: Path | None
 ) -> None:
-    """Quantize a packed model, then move its weights to the folder `place`, if any."""
-    with pages_in(None if place is None else place.parent):
+    """Quantize a packed model, then move its weights to `folder`, if there is one."""
+    with pages_in(None if folder is None else folder.parent):
         model.quantize(weights, kv)
     offloaded.clear(model.hf)
-    if place is not None:
-        offloaded.write(model, place)
-        offloaded.attach(model, place)
+    if folder is not None:
+        offloaded.write(model, folder)
+        offloaded.attach(model, folder)
 
 
 def _finish(source: str | Path) -> None:

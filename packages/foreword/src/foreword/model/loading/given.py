@@ -126,10 +126,10 @@ def opened(
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
     try:
-        own = twin(target)
+        hf = twin(target)
         if options.changes_scores:
-            own = in_bfloat16(own)
-        model = Model(own, name, backend=options.backend)
+            hf = in_bfloat16(hf)
+        model = Model(hf, name, backend=options.backend)
         model.quantize(options.weights, options.kv)
         model.make_portable(options.portable)
         model.draft_vocabulary = options.draft_vocabulary
@@ -156,10 +156,10 @@ def adapted(
     from foreword.model.adapters.attach import adapting, attach, read_adapters
 
     options = adapting(options)
-    found = read_adapters(adapters)
-    model, own = opened(target, tokenizer, options)
-    attach(model, found)
-    return model, own
+    loras = read_adapters(adapters)
+    model, tokenizer = opened(target, tokenizer, options)
+    attach(model, loras)
+    return model, tokenizer
 
 
 def twin(model: PreTrainedModel) -> PreTrainedModel:
@@ -179,14 +179,14 @@ def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
     implementation.
     """
     configs: dict[int, Any] = {}
-    found = [
+    queue = [
         part.config for part in model.modules() if isinstance(part, PreTrainedModel)
     ]
-    while found:
-        config = found.pop()
+    while queue:
+        config = queue.pop()
         configs[id(config)] = config
         parts = (getattr(config, name, None) for name in config.sub_configs)
-        found += [
+        queue += [
             part for part in parts if part is not None and id(part) not in configs
         ]
     return [
@@ -239,10 +239,10 @@ def _home(model: object) -> str:
     return (model.hf if isinstance(model, Model) else model).config.name_or_path  # type: ignore[union-attr]
 
 
-def _kind(given: object) -> str:
-    hint = "; give the language model inside it" if isinstance(given, nn.Module) else ""
+def _kind(value: object) -> str:
+    hint = "; give the language model inside it" if isinstance(value, nn.Module) else ""
     return (
-        f"{given!r:.60}"
-        if isinstance(given, int | float | str | list | None)
-        else f"a {type(given).__name__}{hint}"
+        f"{value!r:.60}"
+        if isinstance(value, int | float | str | list | None)
+        else f"a {type(value).__name__}{hint}"
     )

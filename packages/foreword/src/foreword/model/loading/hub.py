@@ -66,22 +66,22 @@ def gguf(source: str | Path) -> Path | None:
         return None
     if path.is_file():
         return _with_parts(source, part_paths(path)[0])
-    found, reason = None, "no such file exists"
+    first_path, reason = None, "no such file exists"
     if repo and not lost(source):
         first = part_names(name)[0]
         try:
-            found = cached_file(
+            first_path = cached_file(
                 repo, first, local_files_only=local_only(repo, first), **_SILENT
             )
             reason = f"{repo} has no file {first}"
         except OSError as error:
             reason = words(error)
-    if found is None:
+    if first_path is None:
         raise ModelError(
             f"cannot load {str(source)!r}: {reason}. Give the path of a GGUF file, or "
             "repo/id:name.gguf"
         )
-    return _with_parts(source, Path(found), repo, part_names(name))
+    return _with_parts(source, Path(first_path), repo, part_names(name))
 
 
 def _with_parts(
@@ -96,10 +96,10 @@ def _with_parts(
     reason = f"{first.parent} lacks"
     if lacking and repo:
         reason = f"{repo} lacks, or has not sent,"
-        wanted = [name for name in names if Path(name).name in lacking]
+        parts = [name for name in names if Path(name).name in lacking]
         try:
             local = local_only(repo, names[0])
-            cached_files(repo, wanted, local_files_only=local, **_SILENT)
+            cached_files(repo, parts, local_files_only=local, **_SILENT)
         except OSError as error:
             reason = f"{words(error)}; {reason}"
         lacking = _lacking(first)
@@ -165,10 +165,10 @@ def files(source: str | Path, names: list[str]) -> list[Path]:
     folder = Path(source).expanduser()
     if folder.is_dir() or lost(source):
         return [folder / name for name in names]
-    found = cached_files(
+    paths = cached_files(
         str(source), names, local_files_only=local_only(source), **_SILENT
     )
-    return [Path(path) for path in found or ()]
+    return [Path(path) for path in paths or ()]
 
 
 def lost(source: str | Path) -> bool:

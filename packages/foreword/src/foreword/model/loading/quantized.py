@@ -145,8 +145,8 @@ def _filled(
         **how,
     )
     model.config.name_or_path = source
-    found = _found(model, places)
-    if not filled and len({address for _, _, address in found}) < len(places):
+    owners = _found(model, places)
+    if not filled and len({address for _, _, address in owners}) < len(places):
         # transformers computed a parameter from one that has no numbers yet
         return _filled(
             source,
@@ -157,24 +157,24 @@ def _filled(
             trust_remote_code=trust_remote_code,
             **how,
         )
-    _attach(found, places, dtype, filled=filled)
+    _attach(owners, places, dtype, filled=filled)
     return model, info
 
 
 def _attach(
-    found: list[tuple[nn.Module, str, int]],
+    owners: list[tuple[nn.Module, str, int]],
     places: Mapping[int, Matrix],
     dtype: torch.dtype,
     *,
     filled: bool,
 ) -> None:
-    """Put the matrices beside the parameters `found` at their addresses, as `coded`;
-    unless `filled`, drop the storage of these parameters.
+    """Put the matrices beside the parameters of `owners`, as `coded`; unless `filled`,
+    drop the storage of these parameters.
     """
     embedded = {
-        address for module, _, address in found if isinstance(module, nn.Embedding)
+        address for module, _, address in owners if isinstance(module, nn.Embedding)
     }
-    for module, name, address in found:
+    for module, name, address in owners:
         matrix = places[address]
         if isinstance(module, nn.Embedding):
             # it stays when the others are packed, and so must not share their pages
@@ -263,10 +263,10 @@ def read_tensors(
     files: list[Path],
     settings: Mapping[str, Any],
     dtype: torch.dtype,
-    wanted: Callable[[str], bool] = lambda _: True,
+    predicate: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Tensor], dict[str, Matrix], set[str]]:
     """Return the plain tensors of a checkpoint, its quantized matrices, and names that
-    may be left out; of those whose names are `wanted`.
+    may be left out; of those whose names satisfy `predicate`.
     """
     method = WEIGHT_FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
@@ -274,7 +274,7 @@ def read_tensors(
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
     every = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated
-    used = [name for name in every if wanted(name)]
+    used = [name for name in every if predicate(name)]
     used = [name for name in used if not name.endswith(method.unused)]
     places = {name: every[name] for name in used}
     layers = _layers(places, method)

@@ -75,18 +75,18 @@ def check_layers(source: str | Path, config: PreTrainedConfig) -> Header:
 
 def headers(files: Iterable[Path]) -> Header:
     """Return the tensors in safetensors files; damaged files are left out."""
-    found: dict[str, tuple[list[int], str]] = {}
+    header: dict[str, tuple[list[int], str]] = {}
     for file in files:
         with (
             suppress(OSError, SafetensorError),
             safe_open(file, framework="pt") as opened,
         ):
             parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-            found |= {
+            header |= {
                 name: (part.get_shape(), part.get_dtype())
                 for name, part in parts.items()
             }
-    return found
+    return header
 
 
 def check_shapes(

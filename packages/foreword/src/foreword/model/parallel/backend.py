@@ -97,8 +97,8 @@ class Apply:
 
     def run(self, backend: ParallelBackend) -> None:
         """Receive the tensor and apply this rank's part."""
-        given = torch.empty(self.shape, dtype=self.dtype, device=backend.device)
-        backend.apply(self.part, Lead.share(given))
+        tensor = torch.empty(self.shape, dtype=self.dtype, device=backend.device)
+        backend.apply(self.part, Lead.share(tensor))
 
 
 Message: TypeAlias = Forward | Stretch | Move | Copy | Apply
@@ -180,18 +180,18 @@ class ParallelBackend(PoolBackend):
         return self._applied("embed", tokens)
 
     @torch.inference_mode()
-    def apply(self, part: str, given: Tensor) -> Tensor:
+    def apply(self, part: str, inputs: Tensor) -> Tensor:
         """Apply this rank's part of the embeddings or of the LM head."""
         if part == "lm_head":
-            return super().lm_head(given)
-        return self.model.get_input_embeddings()(given)
+            return super().lm_head(inputs)
+        return self.model.get_input_embeddings()(inputs)
 
-    def _applied(self, part: str, given: Tensor) -> Tensor:
-        message = Apply(part, tuple(given.shape), given.dtype)
+    def _applied(self, part: str, inputs: Tensor) -> Tensor:
+        message = Apply(part, tuple(inputs.shape), inputs.dtype)
         with _together(self.lead, message):
             if self.lead is not None:
-                given = Lead.share(given)
-            return self.apply(part, given)
+                inputs = Lead.share(inputs)
+            return self.apply(part, inputs)
 
     def twin(self, *, shares: bool) -> NoReturn:
         """Raise InvalidRequest: views have no ranks."""

@@ -75,7 +75,7 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     held: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda *one: held.append(one))
+    before = signal.signal(signal.SIGINT, lambda *event: held.append(event))
     try:
         yield
     finally:

@@ -149,15 +149,15 @@ def check_heads(name: str, config: Any, ranks: int) -> None:
     )
 
 
-def check_devices(asked: str, kind: str, ranks: int, accelerators: int) -> None:
+def check_devices(device: str, kind: str, ranks: int, accelerators: int) -> None:
     """Raise InvalidRequest for other devices than transformers takes, or too few: one
     accelerator a rank, or the CPU of a machine without accelerators.
     """
     if kind == "cpu" and accelerators == 0:
         return
-    if kind != "cuda" or asked not in ("auto", "cuda"):
+    if kind != "cuda" or device not in ("auto", "cuda"):
         raise InvalidRequest(
-            f"cannot split a model among ranks on device {asked!r}: "
+            f"cannot split a model among ranks on device {device!r}: "
             "rank 0 takes the first GPU, and each other one the next. "
             "Use device='cuda', or hide the GPUs (CUDA_VISIBLE_DEVICES='')"
         )
@@ -215,9 +215,9 @@ styles.register(ORDERED["moe_tp_experts"], OrderedExperts())
 
 def summed(part: Tensor, group: Any) -> Tensor:
     """Return the sum of the parts of all ranks, added up from rank 0 on."""
-    own = part.contiguous()
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, own, group=group)
+    tensor = part.contiguous()
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, tensor, group=group)
     total = parts[0]
     for other in parts[1:]:
         total = total + other

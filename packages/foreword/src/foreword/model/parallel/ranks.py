@@ -146,15 +146,15 @@ class Ranks:
     def _started(self, rank: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "foreword.model.parallel.rank"]
         paths = os.pathsep.join(path for path in sys.path if path)
-        own = {"PYTHONPATH": paths, "LOCAL_RANK": str(rank), **SETTINGS}
+        variables = {"PYTHONPATH": paths, "LOCAL_RANK": str(rank), **SETTINGS}
         if self.device == "cpu":
             threads = torch.get_num_threads() // self._order.count
-            own["OMP_NUM_THREADS"] = str(max(1, threads))
+            variables["OMP_NUM_THREADS"] = str(max(1, threads))
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | own,
+            env=os.environ | variables,
             start_new_session=True,  # an interrupt at the terminal is for rank 0
         )
         assert process.stdin is not None

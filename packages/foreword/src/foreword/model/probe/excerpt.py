@@ -39,18 +39,18 @@ def excerpt(model: PreTrainedModel) -> PreTrainedModel | None:
         whole_only = is_seq2seq(model.config)
         if whole_only and size > SMALL:
             return None
-        kept = count if whole_only or size <= TINY else enough(layers, config)
+        length = count if whole_only or size <= TINY else enough(layers, config)
         memo: dict[int, Any] = {}
-        if kept < count:
+        if length < count:
             whole = next(
                 m
                 for m in model.modules()
                 if isinstance(m, nn.ModuleList) and len(m) and m[0] is layers[0]
             )
-            memo[id(whole)] = nn.ModuleList(copy.deepcopy(layers[:kept], memo))
+            memo[id(whole)] = nn.ModuleList(copy.deepcopy(layers[:length], memo))
         twin = copy.deepcopy(model, memo).float()
-        if kept < count:
-            shorten(twin.config.get_text_config(), count, kept)
+        if length < count:
+            shorten(twin.config.get_text_config(), count, length)
     except Exception:  # noqa: BLE001 - the model itself is checked then
         return None
     return twin
@@ -85,9 +85,9 @@ def in_float32(model: PreTrainedModel) -> Iterator[None]:
         )
     running = ExitStack()
 
-    def before(layer: nn.Module, given: Any, named: Any) -> Any:
+    def before(layer: nn.Module, args: Any, named: Any) -> Any:
         running.enter_context(_widened(layer.modules()))
-        return _wide(given), _wide(named)
+        return _wide(args), _wide(named)
 
     with running, ExitStack() as ending:
         ending.enter_context(_widened(rest))
@@ -124,17 +124,17 @@ def _widened(parts: Iterable[nn.Module]) -> Iterator[None]:
             tensors[name] = tensor
 
 
-def _wide(given: Any) -> Any:
+def _wide(value: Any) -> Any:
     """Return a tensor in float32, or a tuple or dict with its tensors so; ids and masks
     stay as they are.
     """
-    if type(given) is tuple:
-        return tuple(map(_wide, given))
-    if isinstance(given, dict):
-        return {name: _wide(part) for name, part in given.items()}
-    if not isinstance(given, Tensor) or not given.is_floating_point():
-        return given
-    return given if given.itemsize > 2 else given.float()
+    if type(value) is tuple:
+        return tuple(map(_wide, value))
+    if isinstance(value, dict):
+        return {name: _wide(part) for name, part in value.items()}
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value if value.itemsize > 2 else value.float()
 
 
 def enough(layers: Any, config: Any) -> int:
@@ -152,9 +152,9 @@ def enough(layers: Any, config: Any) -> int:
     return 1 + max(signatures.index(one) for one in set(signatures))
 
 
-def shorten(config: Any, count: int, kept: int) -> None:
-    """Leave a config the first `kept` layers of its `count`."""
+def shorten(config: Any, count: int, length: int) -> None:
+    """Leave a config the first `length` layers of its `count`."""
     for name, value in list(vars(config).items()):
         if isinstance(value, list) and len(value) == count:
-            setattr(config, name, value[:kept])
-    config.num_hidden_layers = kept
+            setattr(config, name, value[:length])
+    config.num_hidden_layers = length

@@ -109,9 +109,9 @@ def choose(
     twice. `only` restricts the choice to one backend; `text` is as for Trial. Raises
     ModelError where no backend is exact.
     """
-    own = model.config._attn_implementation or "eager"
+    attn = model.config._attn_implementation or "eager"
     trial = Trial(
-        model, lambda twin, name, mode: made(twin, name, Order(mode, own, [])), text
+        model, lambda twin, name, mode: made(twin, name, Order(mode, attn, [])), text
     )
     why_not: list[tuple[str, str]] = []
     backend: Backend | None = None
@@ -127,7 +127,7 @@ def choose(
             why_not.append((name, reason))
             continue
         try:
-            backend = made(model, name, Order(mode, own, swaps, owned))
+            backend = made(model, name, Order(mode, attn, swaps, owned))
             deviation, allowed = trial.deviation(backend, mode)
             reason = trial.batch_dependence(backend, mode)
         except Exception as error:
@@ -158,5 +158,5 @@ def build_backend(
     """Return the backend of a model whose capability is known from an earlier probe;
     `owned` as for `choose`.
     """
-    own = model.config._attn_implementation or "eager"
-    return made(model, known.backend, Order(known.mode, own, swaps, owned))
+    attn = model.config._attn_implementation or "eager"
+    return made(model, known.backend, Order(known.mode, attn, swaps, owned))

@@ -115,12 +115,12 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
     """Return the parameters of Llama 3 that give the frequencies of a file, each
     divided by a number it holds.
     """
-    given = torch.tensor(file.values("rope_freqs.weight"))
-    lengths = 2 * torch.pi * base ** (torch.arange(len(given)) / len(given))
-    factor = float(given.max())
+    freqs = torch.tensor(file.values("rope_freqs.weight"))
+    lengths = 2 * torch.pi * base ** (torch.arange(len(freqs)) / len(freqs))
+    factor = float(freqs.max())
     smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
     expected = 1 / ((1 - smooth) / factor + smooth)
-    if not torch.allclose(expected, given, rtol=TOLERANCE):
+    if not torch.allclose(expected, freqs, rtol=TOLERANCE):
         raise _unsupported(file, "with other frequencies than Llama 3's")
     about = {
         "low_freq_factor": LOW,

@@ -93,8 +93,8 @@ def layers(file: GgufFile) -> int:
 
 def _recurrent(file: GgufFile) -> list[bool]:
     count = layers(file)
-    given = file.field("{}.attention.recurrent_layers")
+    flags = file.field("{}.attention.recurrent_layers")
     every = file.field("{}.full_attention_interval") or EVERY
-    if isinstance(given, list):
-        return given[:count]
+    if isinstance(flags, list):
+        return flags[:count]
     return [number % every != 0 for number in range(1, 1 + count)]

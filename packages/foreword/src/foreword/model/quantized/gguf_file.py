@@ -141,8 +141,8 @@ class GgufFile:
         dequantized.
         """
         tensor = self.tensors[name]
-        if (found := self.coded(name)) is not None:
-            return found.dense().view(tensor.shape[::-1])
+        if (matrix := self.coded(name)) is not None:
+            return matrix.dense().view(tensor.shape[::-1])
         data = torch.from_numpy(tensor.data)
         if tensor.kind == "BF16":
             data = data.view(torch.bfloat16)

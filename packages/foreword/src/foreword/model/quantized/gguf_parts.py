@@ -72,16 +72,16 @@ def _check_number(
     """Raise ModelError for a part with another number, or of another number of parts,
     than its name says.
     """
-    found = header.fields.get(NUMBER)
+    part = header.fields.get(NUMBER)
     count = header.fields.get(COUNT)
-    if found is None or count is None:
+    if part is None or count is None:
         raise ModelError(
             f"cannot read {source}: {names[number]} lacks the fields of a part "
             f"({NUMBER}, {COUNT}). {AGAIN}"
         )
-    if (found, count) != (number, len(names)):
+    if (part, count) != (number, len(names)):
         raise ModelError(
-            f"cannot read {source}: {names[number]} holds part {found + 1} of {count}, "
+            f"cannot read {source}: {names[number]} holds part {part + 1} of {count}, "
             f"not part {number + 1} of {len(names)}. {AGAIN}"
         )
 
@@ -95,11 +95,11 @@ def _check_same(
     """Raise ModelError for a part that belongs to another model than the first one."""
     for field in SAME:
         first = headers[0].fields.get(field)
-        found = headers[number].fields.get(field)
-        if found is not None and found != first:
+        value = headers[number].fields.get(field)
+        if value is not None and value != first:
             raise ModelError(
                 f"cannot read {source}: {names[number]} is a part of another model "
-                f"than {names[0]}: {field} is {found!r}, not {first!r}. {AGAIN}"
+                f"than {names[0]}: {field} is {value!r}, not {first!r}. {AGAIN}"
             )
 
 

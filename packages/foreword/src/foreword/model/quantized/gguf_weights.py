@@ -76,39 +76,39 @@ def weights(
     _check_sizes(file, shapes, held)
     tensors: dict[str, Tensor] = {}
     matrices: dict[str, Matrix] = {}
-    for name, place in ((name, places[name]) for name in held):
-        if matrix := _matrix(file, place, shapes[name]):
+    for name, source in ((name, places[name]) for name in held):
+        if matrix := _matrix(file, source, shapes[name]):
             matrices[name] = matrix
         else:
-            tensors[name] = _numbers(file, place, shapes[name]).to(dtype)
+            tensors[name] = _numbers(file, source, shapes[name]).to(dtype)
     return tensors, matrices
 
 
 def _matrix(
     file: GgufFile,
-    place: Place,
+    source: Place,
     shape: torch.Size,
 ) -> Matrix | None:
     """Return a weight in quantized form; None where the file does not quantize it, or
     its codes cannot be put in order.
     """
-    if place.number is not None or not all(map(file.in_few_bits, place.names)):
+    if source.number is not None or not all(map(file.in_few_bits, source.names)):
         return None
 
     def read() -> Coded | None:
-        parts = [file.coded(name) for name in place.names]
-        return _ordered(joined([part for part in parts if part is not None]), place)
+        parts = [file.coded(name) for name in source.names]
+        return _ordered(joined([part for part in parts if part is not None]), source)
 
-    if place.columns is not None and read() is None:
+    if source.columns is not None and read() is None:
         return None
     part = blocks = None
-    if place == Place(place.names[:1]):
-        part = partial(_part, file, place.names[0])
-        blocks = partial(file.blocks, place.names[0])
+    if source == Place(source.names[:1]):
+        part = partial(_part, file, source.names[0])
+        blocks = partial(file.blocks, source.names[0])
     return Matrix(
         lambda: cast(Coded, read()),
         shape,
-        partial(_shaped, shape=shape, transposed=place.transposed),
+        partial(_shaped, shape=shape, transposed=source.transposed),
         part=part,
         blocks=blocks,
     )
@@ -204,28 +204,28 @@ def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
     return torch.arange(rows).view(-1, size // 2, 2).transpose(1, 2).flatten()
 
 
-def _ordered(matrix: Coded, place: Place) -> Coded | None:
+def _ordered(matrix: Coded, source: Place) -> Coded | None:
     """Return a matrix in the order of transformers; None where that takes
     groups apart.
     """
-    matrix = matrix if place.rows is None else matrix.rows(place.rows)
-    return matrix if place.columns is None else matrix.columns(place.columns)
+    matrix = matrix if source.rows is None else matrix.rows(source.rows)
+    return matrix if source.columns is None else matrix.columns(source.columns)
 
 
 def _numbers(
-    file: GgufFile, place: Place, shape: torch.Size
+    file: GgufFile, source: Place, shape: torch.Size
 ) -> Float[Tensor, "*shape"]:
     """Return a weight as numbers."""
-    parts = [file.numbers(name) for name in place.names]
+    parts = [file.numbers(name) for name in source.names]
     whole = torch.cat(
         [part.reshape(-1, part.shape[-1]) if part.dim() > 1 else part for part in parts]
     )
-    if whole.dim() > 1 and len(shape) > 1 and place.names[0].endswith(".bias"):
+    if whole.dim() > 1 and len(shape) > 1 and source.names[0].endswith(".bias"):
         whole = whole.flatten()  # of experts: an output each
-    whole = whole if place.rows is None else whole[place.rows]
-    whole = whole if place.columns is None else whole[:, place.columns]
-    whole = whole if place.number is None else place.number(whole)
-    return _shaped(whole, shape, transposed=place.transposed)
+    whole = whole if source.rows is None else whole[source.rows]
+    whole = whole if source.columns is None else whole[:, source.columns]
+    whole = whole if source.number is None else source.number(whole)
+    return _shaped(whole, shape, transposed=source.transposed)
 
 
 def _shaped(

@@ -27,8 +27,8 @@ class Arrays(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, place: Any) -> Any:
-        image = self._images[place]
+    def __getitem__(self, index: Any) -> Any:
+        image = self._images[index]
         return (
             Arrays(image, self._array)
             if isinstance(image, list | tuple)
@@ -54,10 +54,10 @@ def decode_one_by_one(processor: object) -> None:
         return make(image.decoded() if unread else image, *args, **kwargs)
 
     def prepare(
-        given: Any, *args: Any, expected_ndims: int = 3, **kwargs: Any
+        inputs: Any, *args: Any, expected_ndims: int = 3, **kwargs: Any
     ) -> Arrays:
         structure = images._prepare_images_structure(
-            given, expected_ndims=expected_ndims
+            inputs, expected_ndims=expected_ndims
         )
         return Arrays(structure, partial(array, *args, **kwargs))
 

@@ -86,8 +86,8 @@ def load_processor(
             images = AutoImageProcessor.from_pretrained(
                 source, trust_remote_code=trust_remote_code, local_files_only=here
             )
-            given = {"image_processor": images, "tokenizer": tokenizer}
-            parts = [given.get(name, Absent()) for name in kind.get_attributes()]
+            attributes = {"image_processor": images, "tokenizer": tokenizer}
+            parts = [attributes.get(name, Absent()) for name in kind.get_attributes()]
             processor = _for_images(kind).from_args_and_dict(parts, settings)
     except Exception as error:
         needs = (
@@ -219,11 +219,11 @@ class Vision:
         try:
             decoder.set_attn_implementation("eager")
             ids = torch.tensor([prompt.tokens], device=hf.device)
-            given = {
+            inputs = {
                 name: tensor.to(hf.device) for name, tensor in prompt.tensors.items()
             }
             with self._lent():
-                output = hf(input_ids=ids, **given, use_cache=False)
+                output = hf(input_ids=ids, **inputs, use_cache=False)
                 expected = output.logits[0, -len(rest) :].float()
         finally:
             decoder.set_attn_implementation(implementation)

@@ -210,8 +210,8 @@ def image_rows(
     # or masks that only forbid later tokens are left out
     config._attn_implementation = "eager"
     try:
-        given = {name: tensor.to(device) for name, tensor in tensors.items()}
-        model(input_ids=torch.tensor([tokens], device=device), **given, use_cache=False)
+        parts = {name: tensor.to(device) for name, tensor in tensors.items()}
+        model(input_ids=torch.tensor([tokens], device=device), **parts, use_cache=False)
         raise ModelError(
             f"cannot read images with {type(model).__name__}: it does not call its "
             "language model"
@@ -279,7 +279,7 @@ def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
     Raises ModelError where they are not adjacent.
     """
     by_kind = masks if isinstance(masks, dict) else {"full_attention": masks}
-    found: dict[bool, Tensor] = {}
+    reach: dict[bool, Tensor] = {}
     for kind, mask in by_kind.items():
         if mask is None:
             continue
@@ -293,8 +293,8 @@ def _reach(model: PreTrainedModel, masks: Any, count: int) -> Reach:
                 f"cannot read images with {type(model).__name__}: its attention over "
                 "them has an unusual form. Use text alone, or another model"
             )
-        found[kind == "sliding_attention"] = torch.stack([first, last], 1).cpu()
-    return found
+        reach[kind == "sliding_attention"] = torch.stack([first, last], 1).cpu()
+    return reach
 
 
 def _whole(reach: Reach) -> Spans:

@@ -244,8 +244,8 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         del state.tokens[past:]
         if state.prompt is not None and past < state.prompt:
             state.prompt, state.marks = None, []
-        kept = [mark for mark in state.marks if mark[0] <= past]
-        state.marks = kept or [state.beginning]
+        marks = [mark for mark in state.marks if mark[0] <= past]
+        state.marks = marks or [state.beginning]
 
     def _trim(self, state: _State, committed: int) -> None:
         """Drop marks that no forward will start from: those before the last one at

@@ -127,5 +127,5 @@ class CacheSources(EncoderMemory, CacheMemory):
         inputs: dict[str, Any],
     ) -> dict[str, Any]:
         output = self._outputs.get(id)
-        given = {} if output is None else {"encoder_outputs": output}
-        return {"decoder_input_ids": inputs["input_ids"], **given}
+        source = {} if output is None else {"encoder_outputs": output}
+        return {"decoder_input_ids": inputs["input_ids"], **source}

@@ -240,11 +240,11 @@ class CudaGraphBackend(PoolBackend):
     @torch.inference_mode()
     def _run(self, reads: Sequence[Read], layers: tuple[int, ...]) -> Output:
         spans = self._spans(reads)
-        rows, kept = spans[-1].stop, sum(read.keep for read in reads)
+        rows, logit_count = spans[-1].stop, sum(read.keep for read in reads)
         splits = -(-max(span.length for span in spans) // SPLIT)
         shape = Shape(
             self._bucket(rows),
-            self._bucket(kept),
+            self._bucket(logit_count),
             1 << (splits - 1).bit_length(),
             layers,
         )
@@ -262,7 +262,7 @@ class CudaGraphBackend(PoolBackend):
                 self._recordings[shape] = self._record(partial(self._work, shape))
                 self._recorded_for = self.pool.rows
             logits, states = self._recordings[shape]()
-            return logits[:kept].clone(), states[:rows].clone()
+            return logits[:logit_count].clone(), states[:rows].clone()
 
     def _bucket(self, rows: int) -> int:
         return next(bucket for bucket in self._buckets if bucket >= rows)

@@ -94,13 +94,13 @@ def partial_sums(
     run = tl.load(sheet + first * width + RUN).to(tl.int64)
     at_head = head * GROUP + member % GROUP
     dim, value_dim = tl.arange(0, WIDE), tl.arange(0, VALUE_WIDE)
-    place = (
+    at_query = (
         query
         + row.to(tl.int64)[:, None] * query_row
         + at_head[:, None] * query_head
         + dim[None, :]
     )
-    asked = tl.load(place, mask=real[:, None] & (dim < DIM)[None, :], other=0.0)
+    q = tl.load(at_query, mask=real[:, None] & (dim < DIM)[None, :], other=0.0)
     peak = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     summed = tl.zeros([TILE, VALUE_WIDE], tl.float32)
@@ -128,7 +128,7 @@ def partial_sums(
             among = (node >= 0) & (key[None, :] < length[:, None]) & (node < MOST)
             word = tl.load(line[:, None] + words + node // 32, mask=among, other=0)
             seen = seen | (among & (((word >> (node & 31)) & 1) != 0))
-        score = _product(asked, k, UPCAST) * scale
+        score = _product(q, k, UPCAST) * scale
         if cap is not None:
             shrunk = tl.exp(-2 * tl.abs(score) / cap)
             # cap * tanh(score / cap)
@@ -146,8 +146,8 @@ def partial_sums(
     ) + split
     tl.store(peaks + out, peak, mask=real)
     tl.store(totals + out, total, mask=real)
-    place = sums + out[:, None] * VALUE_DIM + value_dim[None, :]
-    tl.store(place, summed, mask=real[:, None] & (value_dim < VALUE_DIM)[None, :])
+    at_sum = sums + out[:, None] * VALUE_DIM + value_dim[None, :]
+    tl.store(at_sum, summed, mask=real[:, None] & (value_dim < VALUE_DIM)[None, :])
 
 
 @triton.jit
@@ -183,12 +183,12 @@ def joined_sums(
     value_dim = tl.arange(0, VALUE_WIDE)
     summed = tl.zeros([VALUE_WIDE], tl.float32)
     for split in range(count):
-        one = here * splits + split
-        share = tl.exp(tl.load(peaks + one) - level)
-        total += share * tl.load(totals + one)
+        part = here * splits + split
+        share = tl.exp(tl.load(peaks + part) - level)
+        total += share * tl.load(totals + part)
         summed += share * tl.load(
-            sums + one * VALUE_DIM + value_dim, mask=value_dim < VALUE_DIM, other=0.0
+            sums + part * VALUE_DIM + value_dim, mask=value_dim < VALUE_DIM, other=0.0
         )
-    said = summed / tl.where(total > 0, total, 1.0)
-    place = out + here * VALUE_DIM + value_dim
-    tl.store(place, said.to(out.dtype.element_ty), mask=value_dim < VALUE_DIM)
+    mean = summed / tl.where(total > 0, total, 1.0)
+    at_out = out + here * VALUE_DIM + value_dim
+    tl.store(at_out, mean.to(out.dtype.element_ty), mask=value_dim < VALUE_DIM)

@@ -55,7 +55,7 @@ def row_table(
     table = np.zeros((rows, words[-1]), np.int32)
     table[:, PLACE] = padding_row
     tiles: list[tuple[int, int]] = []
-    kept: list[int] = []
+    logit_rows: list[int] = []
     for span in spans:
         read, count = span.read, span.stop - span.start
         mine = table[span.start : span.stop]
@@ -79,9 +79,9 @@ def row_table(
             (first, min(tile, span.stop - first))
             for first in range(span.start, span.stop, tile)
         ]
-        kept += range(span.stop - read.keep, span.stop)
+        logit_rows += range(span.stop - read.keep, span.stop)
     table[: len(tiles), [FIRST, COUNT]] = tiles
-    table[: len(kept), KEPT] = kept
+    table[: len(logit_rows), KEPT] = logit_rows
     return table
 
 

@@ -41,10 +41,10 @@ def turns(
     angles: Float[Tensor, "*size"],
 ) -> tuple[Float[Tensor, "*size"], Float[Tensor, "*size"]]:
     """Return cosines and sines of angles, the same bits on every processor."""
-    given = angles.float().contiguous()
-    cos, sin = torch.empty_like(given), torch.empty_like(given)
-    places = given.data_ptr(), cos.data_ptr(), sin.data_ptr()
-    forward.needed().foreword_turns(*places, given.numel())
+    values = angles.float().contiguous()
+    cos, sin = torch.empty_like(values), torch.empty_like(values)
+    places = values.data_ptr(), cos.data_ptr(), sin.data_ptr()
+    forward.needed().foreword_turns(*places, values.numel())
     return cos.to(angles.dtype), sin.to(angles.dtype)
 
 
@@ -108,9 +108,9 @@ class Angles:
         like = torch.zeros(1, dtype=torch.float32)
         positions = torch.arange(self.reached + self._spare)[None]
         self.tables = {}
-        own = OwnTurns() if self._portable else nullcontext()
+        context = OwnTurns() if self._portable else nullcontext()
         for rotary in filter(None, dict.fromkeys(self.rotaries)):
-            with own:
+            with context:
                 turned = rotary(like, positions)
             tables = [table.float().flatten(0, -2) for table in turned]
             self.tables[rotary] = tuple(table.contiguous() for table in tables)

@@ -314,8 +314,8 @@ def _embed_scale(embeddings: Any) -> float:
     """Return the factor that the model multiplies embeddings by, rounded as the model
     rounds it.
     """
-    one = torch.ones((), dtype=torch.float32)
-    scale = getattr(embeddings, "embed_scale", one)
+    unit = torch.ones((), dtype=torch.float32)
+    scale = getattr(embeddings, "embed_scale", unit)
     return float(scale.to(embeddings.weight.dtype))
 
 

@@ -41,9 +41,9 @@ class DecoderLayer(nn.Module):
             norms = [getattr(layer, f"{name}_layer_norm") for name in (*names, "final")]
             mlp = layer
         else:  # as T5: a list of sublayers
-            own, other, last = layer.layer
-            attention = own.SelfAttention
-            cross = other.EncDecAttention
+            first, second, last = layer.layer
+            attention = first.SelfAttention
+            cross = second.EncDecAttention
             mlp = last.DenseReluDense
             norms = [sublayer.layer_norm for sublayer in layer.layer]
         self.self_attn = _attention(attention, "qkv")
@@ -69,16 +69,16 @@ class DecoderLayer(nn.Module):
 
 
 def _attention(module: Any, letters: str) -> nn.Module:
-    found: Any = nn.Module()
+    layer: Any = nn.Module()
     for letter in letters:
-        setattr(found, f"{letter}_proj", _projection(module, letter))
+        setattr(layer, f"{letter}_proj", _projection(module, letter))
     for theirs, ours in OUTPUT.items():
         if has(module, theirs):
-            setattr(found, ours, getattr(module, theirs))
-    found.scaling = module.scaling
-    found.is_sliding = False
-    found.use_rope = False
-    return found
+            setattr(layer, ours, getattr(module, theirs))
+    layer.scaling = module.scaling
+    layer.is_sliding = False
+    layer.use_rope = False
+    return layer
 
 
 def _projection(module: Any, letter: str) -> Any:
@@ -90,13 +90,13 @@ def _projection(module: Any, letter: str) -> Any:
 
 
 def _mlp(module: Any) -> nn.Module:
-    found: Any = nn.Module()
+    layer: Any = nn.Module()
     if has(module, "wi_0"):
-        found.gate_proj = module.wi_0
-        found.up_proj = module.wi_1
-        found.down_proj = module.wo
+        layer.gate_proj = module.wi_0
+        layer.up_proj = module.wi_1
+        layer.down_proj = module.wo
     else:
-        found.up_proj, found.down_proj = (
+        layer.up_proj, layer.down_proj = (
             (module.wi, module.wo) if has(module, "wi") else (module.fc1, module.fc2)
         )
-    return found
+    return layer

@@ -153,9 +153,9 @@ class NativeExecutor(Paged[Rows]):
         return ids
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        for held, place in self._moves(id, source, start):
+        for held, row in self._moves(id, source, start):
             self.library.foreword_move(
-                byref(self.model), self.pool.addresses.buffer_info()[0], held, place
+                byref(self.model), self.pool.addresses.buffer_info()[0], held, row
             )
         for memory in self.memories:
             memory.moved(self, id, source, start)
@@ -164,8 +164,8 @@ class NativeExecutor(Paged[Rows]):
         return self._read(self._after(reads, self._read))
 
     def _read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        kept = sum(read.keep for read in reads)
-        logits = torch.empty(kept, self.model.vocab, dtype=torch.float32)
+        rows = sum(read.keep for read in reads)
+        logits = torch.empty(rows, self.model.vocab, dtype=torch.float32)
         if self.pool.early and self._resume(reads, logits):
             return logits
         self._run(self._prepare(reads, logits))
@@ -211,8 +211,8 @@ class NativeExecutor(Paged[Rows]):
     def _read_hidden(
         self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        kept = sum(read.keep for read in reads)
-        logits = torch.empty(kept, self.model.vocab, dtype=torch.float32)
+        rows = sum(read.keep for read in reads)
+        logits = torch.empty(rows, self.model.vocab, dtype=torch.float32)
         call = self._prepare(reads, logits)
         states = self._capture(call, layers, call.rows)
         self._run(call)
@@ -327,7 +327,7 @@ class NativeExecutor(Paged[Rows]):
         self._alive.clear()
         tokens: list[int] = []
         positions: list[int] = []
-        kept: list[int] = []
+        logit_rows: list[int] = []
         longest = 0
         spans = (forward.Span * len(reads))()
         for described, span in zip(
@@ -337,7 +337,7 @@ class NativeExecutor(Paged[Rows]):
             self._describe_span(described, span)
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
-            kept += range(span.stop - read.keep, span.stop)
+            logit_rows += range(span.stop - read.keep, span.stop)
             longest = max(longest, span.length)
             if span.source is not None:
                 longest = max(longest, span.source.length)
@@ -345,14 +345,14 @@ class NativeExecutor(Paged[Rows]):
         count, longest = len(tokens), longest + beyond
         self.angles.reach(self.model, longest)
         # a quarter of the time of a ctypes array
-        numbers = array("q", tokens + positions + kept)
+        numbers = array("q", tokens + positions + logit_rows)
         first, size = self.alive(numbers), numbers.itemsize
         places = (first, first + count * size, first + 2 * count * size)
         scratch = self._scratch.fit(max(count, rows), self.threads, longest)
         call = forward.Forward(
             count,
             len(spans),
-            len(kept),
+            len(logit_rows),
             *places,
             spans,
             logits.data_ptr(),

@@ -115,17 +115,17 @@ def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
     mlp = block(layer)
     inner = _inner(block(layer))
     (own_part, *shared_parts) = parts(layer)
-    own: dict[str, Matrix] = getattr(own_part, "coded", {})
+    experts: dict[str, Matrix] = getattr(own_part, "coded", {})
     shared = [
         cast(Matrix, part.coded) for part in shared_parts if hasattr(part, "coded")
     ]
-    if len(own) < len(MATRICES) or len(shared) < len(shared_parts):
+    if len(experts) < len(MATRICES) or len(shared) < len(shared_parts):
         return {}
     if any(inner % matrix.read().group for matrix in shared):
         return {}
 
     def gate_up() -> Coded:
-        pieces = [own[MATRICES[0]].read()]
+        pieces = [experts[MATRICES[0]].read()]
         if shared:
             # each piece of a shared expert: its gates, then its ups
             both = joined([matrix.read() for matrix in shared[:2]])
@@ -136,7 +136,7 @@ def codes(layer: Any) -> dict[str, Callable[[], Coded]]:
         return whole.rows(_panels(rows, inner, alternates=_alternates(mlp)))
 
     def down() -> Coded:
-        pieces = [own[MATRICES[1]].read()]
+        pieces = [experts[MATRICES[1]].read()]
         if shared:
             last = shared[2].read()
             columns = torch.arange(inner * sizes(layer).shared).split(inner)
@@ -156,11 +156,11 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "numbers"]]:
     if (bias := getattr(mlp, "expert_bias", None)) is not None:
         result["expert_bias"] = bias
     if _alternates(mlp):
-        own, router = mlp.experts, _router(mlp).bias
+        part, router = mlp.experts, _router(mlp).bias
         result["up_bias"] = _panels(
-            own.gate_up_proj_bias.flatten(), _inner(mlp), alternates=True
+            part.gate_up_proj_bias.flatten(), _inner(mlp), alternates=True
         )
-        result["down_bias"] = own.down_proj_bias.flatten()
+        result["down_bias"] = part.down_proj_bias.flatten()
         result["router_bias"] = torch.cat(
             [router, router.new_zeros(-len(router) % LANES)]
         )
@@ -193,7 +193,7 @@ def restore(
     `products`.
     """
     mlp, (hidden, inner) = block(layer), (gate_up.shape[1], down.shape[1])
-    own = mlp.experts.num_experts
+    count = mlp.experts.num_experts
     every = (
         gate_up.view(-1, inner // LANES, 2, LANES, hidden)
         .transpose(1, 2)
@@ -201,19 +201,19 @@ def restore(
     )
     downs = down.view(len(every), hidden, inner)
     if _alternates(mlp):
-        both = every[:own].transpose(1, 2).flatten(1, 2)
+        both = every[:count].transpose(1, 2).flatten(1, 2)
         mlp.experts.gate_up_proj = _frozen(both.transpose(1, 2).contiguous())
-        mlp.experts.down_proj = _frozen(downs[:own].transpose(1, 2).contiguous())
+        mlp.experts.down_proj = _frozen(downs[:count].transpose(1, 2).contiguous())
         return
-    mlp.experts.gate_up_proj = _frozen(every[:own].flatten(1, 2).clone())
-    mlp.experts.down_proj = _frozen(downs[:own].clone())
+    mlp.experts.gate_up_proj = _frozen(every[:count].flatten(1, 2).clone())
+    mlp.experts.down_proj = _frozen(downs[:count].clone())
     if _shared(mlp) is None:
         return
-    gate, up = every[own:].transpose(0, 1).flatten(1, 2)
-    weights = (gate, up, downs[own:].transpose(0, 1).flatten(1))
+    gate, up = every[count:].transpose(0, 1).flatten(1, 2)
+    weights = (gate, up, downs[count:].transpose(0, 1).flatten(1))
     for name, weight in zip(SHARED, weights, strict=True):
         mlp.shared_expert.get_submodule(name).weight = _frozen(weight.clone())
-    mlp.shared_expert_gate.weight = _frozen(router[own : own + 1].clone())
+    mlp.shared_expert_gate.weight = _frozen(router[count : count + 1].clone())
 
 
 def _router(mlp: Any) -> Any:

@@ -180,8 +180,8 @@ class NativeImages(ImageMemory, NativeMemory):
                 else:
                     positions.append(index + seen.shift)
             first = seen.images.start
-            for rotary, own in seen.angles.items():
-                for table, angles in zip(tables.tables[rotary], own, strict=True):
+            for rotary, pair in seen.angles.items():
+                for table, angles in zip(tables.tables[rotary], pair, strict=True):
                     mine = angles[rows.start - first : rows.stop - first]
                     table[at : at + len(rows)] = mine
             at += len(rows)

@@ -75,8 +75,8 @@ class SequenceState:
 
     def resume(self, tokens: Sequence[int], state: tuple[Tensor, ...]) -> None:
         """Begin after these tokens, with a copy of the state there."""
-        for own, kept in zip((self._held, self._tail), state, strict=True):
-            own.copy_(kept)
+        for buffer, part in zip((self._held, self._tail), state, strict=True):
+            buffer.copy_(part)
         # placeholders of images have numbers below 0, which the C code cannot read
         self.tokens = [max(0, token) for token in tokens]
         self.state.folded = len(tokens)
@@ -256,8 +256,8 @@ class StateMemory(NativeMemory):
             state.prompt = (len(text) - 1) // PAGE * PAGE
 
     def opened(self, pool: PagePool, id: int, held: Sequence[int]) -> None:
-        if held and (kept := pool[id].path[-1].state) is not None:
-            self.states[id].resume(held, kept)
+        if held and (state := pool[id].path[-1].state) is not None:
+            self.states[id].resume(held, state)
 
     def close(self, pool: PagePool | None, id: int) -> None:
         self.states.pop(id, None)

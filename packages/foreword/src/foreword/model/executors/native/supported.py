@@ -128,8 +128,8 @@ def _unsupported(model: PreTrainedModel) -> str | None:
 
 
 def _has_other_parts(layer: Any) -> bool:
-    beside = architectures.has(layer, "shared_mlp") and architectures.routed(layer)
-    return architectures.has(layer, "mamba") or beside
+    hybrid = architectures.has(layer, "shared_mlp") and architectures.routed(layer)
+    return architectures.has(layer, "mamba") or hybrid
 
 
 def _unfit_layers(model: PreTrainedModel) -> str | None:
@@ -202,8 +202,8 @@ def activation(
     lacks it.
     """
     if config.model_type == "gpt_oss":
-        given = {name: getattr(config, name, CLAMPED[name]) for name in CLAMPED}
-        return forward.CLAMPED if given == CLAMPED else None
+        clamp = {name: getattr(config, name, CLAMPED[name]) for name in CLAMPED}
+        return forward.CLAMPED if clamp == CLAMPED else None
     names = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn")
     name = next(filter(None, (getattr(config, key, None) for key in names)), "silu")
     return (PLAIN_ACTIVATIONS if plain else ACTIVATIONS).get(name)

@@ -105,10 +105,10 @@ def _keys_of(
     """Return the padded keys or values of a span, or of its source: a copy where the
     keys of a tree's branches are to be put at their positions.
     """
-    place = plan.place(span, source=source)
+    index = plan.place(span, source=source)
     moved = plan.blocks_of(span, source=source)[0].path is not None
-    keys = taken(rows, place)
-    if moved and isinstance(place, slice):
+    keys = taken(rows, index)
+    if moved and isinstance(index, slice):
         keys = keys.clone()
     return keys.transpose(0, 1)[None]
 

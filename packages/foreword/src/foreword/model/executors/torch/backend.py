@@ -120,12 +120,12 @@ class PoolBackend(Packing, CapturesHiddenStates):
         rows = self._laid_out(spans)
         tokens = rows.tokens
         positions = rows.positions
-        kept = rows.kept
+        logit_rows = rows.kept
         count = len(rows.kept)
         spare = -len(tokens) % (EVEN if self._tiled else MIN_ROWS)
         tokens += tokens[-1:] * spare
         positions += positions[-1:] * spare
-        kept += (kept[-1:] or [0]) * (MIN_ROWS - count)
+        logit_rows += (logit_rows[-1:] or [0]) * (MIN_ROWS - count)
         packed = torch.tensor([tokens, positions], device=self._device)
         if self._rope is not None:
             self._rope.forget()
@@ -135,25 +135,25 @@ class PoolBackend(Packing, CapturesHiddenStates):
             for memory in self.memories:
                 context = memory.during(self.model, rows.plan.spans, len(tokens))
                 during.enter_context(context)
-            logits = self._logits(packed, kept, rows.plan)
+            logits = self._logits(packed, logit_rows, rows.plan)
         self.windows = rows.plan.windows
         return logits[:count]
 
     def _logits(
-        self, packed: Int[Tensor, "2 rows"], kept: list[int], plan: Plan
+        self, packed: Int[Tensor, "2 rows"], logit_rows: list[int], plan: Plan
     ) -> Float[Tensor, "kept vocab"]:
         """Run the model over the tokens and positions; return the logits of the kept
         rows.
         """
         for memory in self.memories:
-            logits = memory.run(self.model, packed, kept, plan)
+            logits = memory.run(self.model, packed, logit_rows, plan)
             if logits is not None:
                 return logits
         output = self.model(
             input_ids=packed[:1],
             position_ids=packed[1:],
             use_cache=False,
-            logits_to_keep=torch.tensor(kept, device=self._device),
+            logits_to_keep=torch.tensor(logit_rows, device=self._device),
             plan=plan,
         )
         return output.logits[0]

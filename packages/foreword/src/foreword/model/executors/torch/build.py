@@ -119,10 +119,10 @@ class _Embedding:
 class TorchSources(EncoderMemory, TorchMemory):
     """The sources of open sequences, and what every forward is given in their place."""
 
-    def __init__(self, model: PreTrainedModel, own: str) -> None:
-        """`own`: the model's own attention, under which the encoder runs."""
+    def __init__(self, model: PreTrainedModel, attention: str) -> None:
+        """`attention`: that of the model itself, under which the encoder runs."""
         super().__init__(model)
-        self._own = own
+        self._own = attention
         self._positions = Positions(model)
         self._cross: tuple[Tensor, ...] = ()
         """One key per layer, a placeholder for the keys of all sources."""
@@ -182,7 +182,7 @@ class TorchSources(EncoderMemory, TorchMemory):
         self,
         model: PreTrainedModel,
         packed: Int[Tensor, "2 rows"],
-        kept: list[int],
+        logit_rows: list[int],
         plan: Plan,
     ) -> Float[Tensor, "kept vocab"]:
         plan = replace(plan, cross=self._cross)
@@ -190,7 +190,7 @@ class TorchSources(EncoderMemory, TorchMemory):
             # without it, Whisper drops the stand-in cache
             options |= self._options | {"use_cache": True}
             output = model(decoder_input_ids=packed[:1], plan=plan, **options)
-        return output.logits[0, kept]
+        return output.logits[0, logit_rows]
 
     @contextmanager
     def own_attention(self) -> Iterator[None]:
@@ -327,10 +327,10 @@ class TorchImages(ImageMemory, TorchMemory):
             for span in spans
             if span.start in images
         ]
-        given = [one.positions for one in images.values() if one.positions is not None]
-        if not given:
+        grids = [one.positions for one in images.values() if one.positions is not None]
+        if not grids:
             return shown(model, parts, None)
-        axes = len(given[0])
+        axes = len(grids[0])
         placed: list[list[int]] = []
         for span in spans:
             for depth in span.read.depths:

@@ -28,7 +28,7 @@ class TorchMemory(SequenceMemory):
         self,
         model: PreTrainedModel,
         packed: Int[Tensor, "2 rows"],
-        kept: list[int],
+        logit_rows: list[int],
         plan: Plan,
     ) -> Float[Tensor, "kept vocab"] | None:
         """Run the model over the tokens and positions, if it takes other inputs than a

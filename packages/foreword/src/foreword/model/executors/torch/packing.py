@@ -44,8 +44,8 @@ class Packing(Paged[KVPool]):
         adjacent: bool = False,
     ) -> None:
         """`pool`: the pages of another executor; None = its own, `adjacent` or not."""
-        own = pool or self.POOL(adjacent=adjacent)
-        super().__init__(own, memories)
+        pages = pool or self.POOL(adjacent=adjacent)
+        super().__init__(pages, memories)
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
@@ -64,13 +64,13 @@ class Packing(Paged[KVPool]):
         """Return the rows of a forward over these spans, whose pages exist."""
         tokens: list[int] = []
         positions: list[int] = []
-        kept: list[int] = []
+        logit_rows: list[int] = []
         rows: list[int] = []
         for span in spans:
             read = span.read
             tokens += read.tokens
             positions += [read.past + depth for depth in read.depths]
-            kept += range(span.stop - read.keep, span.stop)
+            logit_rows += range(span.stop - read.keep, span.stop)
             rows += span.table.rows(read.start, span.length)
         plan = Plan(self.pool, spans, torch.tensor(rows, device=self._device))
-        return Packed(tokens, positions, kept, plan)
+        return Packed(tokens, positions, logit_rows, plan)

@@ -66,15 +66,15 @@ def _blocks(settings: Mapping[str, Any]) -> list[Block]:
     """Return the sizes of blocks and groups of all schemes: a matrix does not name its
     own.
     """
-    found: list[Block] = []
+    blocks: list[Block] = []
     for group in (settings.get("config_groups") or {}).values():
         scheme = group.get("weights") or {}
         if scheme.get("block_structure"):
             high, wide = scheme["block_structure"]
-            found.append((high, wide))
+            blocks.append((high, wide))
         if scheme.get("group_size"):
-            found.append((1, scheme["group_size"]))
-    return found
+            blocks.append((1, scheme["group_size"]))
+    return blocks
 
 
 def _read_whole(layer: Layer) -> Coded | Tensor:

@@ -82,16 +82,16 @@ def read_fp8(
     scales = _table(scales, stored.shape)
     block = _block(stored.shape, scales.shape, blocks)
     if block is None:
-        wanted = " or ".join(f"{high} x {wide}" for high, wide in blocks) or "any size"
+        sizes = " or ".join(f"{high} x {wide}" for high, wide in blocks) or "any size"
         raise layer.error(
             scale,
             f"has the shape {list(scales.shape)}, which is not that of the blocks "
-            f"({wanted}) of {list(stored.shape)} weights",
+            f"({sizes}) of {list(stored.shape)} weights",
         )
     high, wide = block
     tall = scales.repeat_interleave(high, dim=-2)[..., : stored.shape[-2], :]
-    for place, part in enumerate(weight.split(wide, dim=-1)):
-        part.mul_(tall[..., place : place + 1])
+    for column, part in enumerate(weight.split(wide, dim=-1)):
+        part.mul_(tall[..., column : column + 1])
     return weight
 
 

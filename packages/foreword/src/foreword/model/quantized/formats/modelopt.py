@@ -65,10 +65,10 @@ def settings(content: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the content of the settings file as a quantization_config; None where it
     says nothing of weights.
     """
-    found = content.get("quantization")
-    if not isinstance(found, dict) or not found.get("quant_algo"):
+    values = content.get("quantization")
+    if not isinstance(values, dict) or not values.get("quant_algo"):
         return None
-    return {"quant_method": METHOD, **found}
+    return {"quant_method": METHOD, **values}
 
 
 FORMAT = Format(

@@ -21,8 +21,8 @@ def coded(
     scales: UInt8[Tensor, "outputs groups"],
 ) -> Coded:
     """Return the matrix of one expert, exactly."""
-    one = torch.ones(scales.shape, dtype=torch.float32)
-    return fp4(blocks.flatten(1), torch.ldexp(one, scales.int() - 127))
+    ones = torch.ones(scales.shape, dtype=torch.float32)
+    return fp4(blocks.flatten(1), torch.ldexp(ones, scales.int() - 127))
 
 
 def read(layer: Layer) -> Coded:
