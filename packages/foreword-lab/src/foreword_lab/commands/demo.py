@@ -142,7 +142,7 @@ def _play(
         answer.add(delta)
         line.add(delta)
         live.update(scene, refresh=True)
-    return Recording.of(llm, params, answer)
+    return Recording.of(llm, params, answer.completion)
 
 
 def _row_name(method: str) -> str:

@@ -205,7 +205,7 @@ def _write(
     if record is not None:
         from foreword.recording import Recording
 
-        Recording.of(llm, params, answer).write(record)
+        Recording.of(llm, params, answer.completion).write(record)
         runtime.note(f"saved the recording; see it with: foreword view {record}")
     if answer.interrupted:
         raise typer.Exit(130)

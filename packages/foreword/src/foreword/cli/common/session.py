@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from foreword.cli.common import render
 from foreword.types import (
+    Completion,
     Delta,
     FinishReason,
     Origin,
@@ -50,6 +51,19 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(piece for piece, _ in self.pieces)
+
+    @property
+    def completion(self) -> Completion:
+        """The answer as an LLM returns it, with its rounds."""
+        return Completion(
+            self.text,
+            self.tokens,
+            self.finish_reason,
+            self.seed,
+            self.stats,
+            self.prompt_tokens,
+            rounds=self.rounds,
+        )
 
     @property
     def interrupted(self) -> bool:

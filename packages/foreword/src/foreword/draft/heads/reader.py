@@ -41,6 +41,11 @@ class HeadReader(ABC):
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Return logits after a request or its draft tokens."""
 
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Grow a whole tree in one call; None: it grows level by level."""
+        del read, ask
+        return None
+
     def open(self, id: int, capacity: int) -> None:
         """Reserve room for a request of at most `capacity` tokens."""
         self._read[id] = 0
