@@ -91,7 +91,7 @@ def here(
 
 
 numbers = count()
-CHECKED = 3
+CHECKED = 6
 """`make test` checks the types and shapes of every call in one test of so many: checks
 take a third of the time.
 """

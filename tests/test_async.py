@@ -54,6 +54,7 @@ def test_prompts_are_completed_as_the_llm_completes_them():
     assert sum(one.stats.accepted for one in got) > 0
 
 
+@pytest.mark.slow
 def test_several_answers_to_one_prompt():
     params = SamplingParams(
         temperature=0.8, seed=3, max_tokens=40, ignore_eos=True, n=3

@@ -169,7 +169,7 @@ def test_eos_ends_a_text_unless_it_is_ignored():
     eos = frozenset([free.tokens[5]])
     for ignored in (False, True):
         request = requests(max_tokens=20, ignore_eos=ignored)[0]
-        sequence = request.sequence(eos)
+        sequence = request.request(eos)
         loop = engine(target(DTYPE), Foresight(known(truth())), 8)
         loop.add(sequence)
         while not loop.idle:
@@ -286,6 +286,7 @@ GARBAGE = (
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", GARBAGE)
 def test_whatever_a_drafter_proposes_the_text_goes_on(wrong):
@@ -362,7 +363,7 @@ def test_drafter_gets_floors_and_pace():
 
 
 def added(loop: Engine, asked: list[Case]) -> list[Request]:
-    sequences = [request.sequence(loop.target.eos) for request in asked]
+    sequences = [request.request(loop.target.eos) for request in asked]
     for sequence in sequences:
         loop.add(sequence)
     return sequences
@@ -454,7 +455,7 @@ def test_error_of_one_request_leaves_others_their_round(rule):
         assert sequence.tokens[sequence.prompt :] == answer.tokens[:16]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("rule", ["match", "rejection", "block"])
 @pytest.mark.parametrize("drafter_name", ["lm", "wrong", "tree"])
 @pytest.mark.parametrize("fault", ["raises", "forbids all"])

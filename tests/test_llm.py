@@ -141,6 +141,7 @@ def test_a_request_without_a_seed_gets_one_that_repeats_it():
 BYTES = dict.fromkeys(range(100, 256), 12.0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "params",
     [

@@ -62,7 +62,7 @@ def test_unsaved_history_is_warned_about_once(tmp_path):
     assert len(said) == 1
     assert loop.failed is None
     assert outputs(got) == outputs(plain(target(DTYPE), asked))
-    assert sum(answer.sequence.stats.accepted for answer in got) > 0
+    assert sum(answer.request.stats.accepted for answer in got) > 0
     folder.mkdir()
     finish(loop, asked[:1])
     assert len(AnswerStore.load(folder / "history", target(DTYPE).vocab)) > 0

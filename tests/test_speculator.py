@@ -207,7 +207,7 @@ def test_what_was_committed_before_and_after_interrupt_is_handed_over(error, hit
     asked = requests()
     want = plain(target(DTYPE), asked)
     loop = engine(target(DTYPE), RandomTree(known(want), spoilt=0.3), 4)
-    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
+    sequences = [one.request(target(DTYPE).eos) for one in asked]
     sequences[hit].reader = Interrupted(sequences[hit].reader, at, error)
     for sequence in sequences:
         loop.add(sequence)
@@ -253,7 +253,7 @@ def test_an_interrupt_in_the_middle_of_a_round_loses_nothing(step, monkeypatch):
         return method(*given)
 
     monkeypatch.setattr(owner, step, interrupted)
-    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
+    sequences = [one.request(target(DTYPE).eos) for one in asked]
     for sequence in sequences:
         loop.add(sequence)
     with pytest.raises(KeyboardInterrupt):
@@ -289,7 +289,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
         loop.speculator(recorder, rule("match"), FixedBudget(4)),
         loop.speculator(tree, rule("match"), FixedBudget(8)),
     ]
-    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
+    sequences = [one.request(target(DTYPE).eos) for one in asked]
     rounds = 0
     for sequence, way in zip(sequences, ways, strict=True):
         loop.add(sequence, way)
@@ -318,7 +318,7 @@ def test_request_may_have_rule_of_its_own_beside_others(name):
     (one, *others) = requests(3)
     alone = finish(engine(target(DTYPE), drafter("lm", DTYPE), 4, rule=name), [one])[0]
     loop = engine(target(DTYPE), drafter("lm", DTYPE), 4)
-    sequences = [request.sequence(target(DTYPE).eos) for request in (one, *others)]
+    sequences = [request.request(target(DTYPE).eos) for request in (one, *others)]
     own = loop.speculator(drafter("lm", DTYPE), rule(name), FixedBudget(4))
     loop.add(sequences[0], own)
     for sequence in sequences[1:]:
@@ -336,7 +336,7 @@ def test_one_drafter_may_serve_two_speculators():
     asked = requests(4)
     loop = engine(target(DTYPE), shared, 4)
     other = loop.speculator(shared, rule("match"), FixedBudget(8))
-    sequences = [one.sequence(target(DTYPE).eos) for one in asked]
+    sequences = [one.request(target(DTYPE).eos) for one in asked]
     for place, sequence in enumerate(sequences):
         loop.add(sequence, other if place % 2 else None)
     _to_the_end(loop)

@@ -80,6 +80,7 @@ def test_drafts_are_accepted_and_change_no_text(options):
     assert rows["plain", 0.0].tokens_per_pass == 1
 
 
+@pytest.mark.slow
 def test_batches_have_the_same_texts(options, monkeypatch):
     # the interval over several turns is tested in batches/test_together.py
     monkeypatch.setattr(together, "TURNS", 1)

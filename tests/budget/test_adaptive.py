@@ -260,6 +260,7 @@ def test_losses_are_bounded(draft_token):
     assert sum(lost) <= C.loss_budget + C.share * 1.01 * rounds + 2 * max(lost)
 
 
+@pytest.mark.slow
 def test_expensive_draft_tokens_are_tried_more_rarely():
     again = []
     for draft_token in (0.001, 0.8, 3.0):

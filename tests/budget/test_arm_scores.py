@@ -59,6 +59,7 @@ def scored(members: list, asked: list[Case], monkeypatch: pytest.MonkeyPatch) ->
     return arms
 
 
+@pytest.mark.slow
 def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
     asked = requests(0.0)
     arms = scored([drafter("lm", DTYPE), NgramDrafter()], asked, monkeypatch)
@@ -73,6 +74,7 @@ def test_lookups_are_scored_on_what_another_arm_writes(monkeypatch):
     assert tokens / seen - 1 == pytest.approx(gained, rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lm", "eagle"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_draft_models_are_scored_on_what_another_arm_writes(
@@ -117,11 +119,11 @@ def test_reading_again_names_the_tokens_that_would_be_drafted(temperature):
     (answer,) = plain(target(DTYPE), [asked])
     whole = answer.request.tokens[:-8]  # room to draft after it
     noise = NoiseStreams(target(DTYPE).vocab, shared=True)
-    first = asked.sequence(frozenset())
+    first = asked.request(frozenset())
     agrees = []
     for end in range(first.prompt, len(whole)):
         model = drafter("lm", DTYPE)
-        sequence = asked.sequence(frozenset())
+        sequence = asked.request(frozenset())
         sequence.tokens[:] = whole[:end]
         batch = Batch((sequence,), noise, context=target(DTYPE).context)
         agrees.append(model.propose(batch, [1]).trees[0].tokens == whole[end : end + 1])
@@ -144,6 +146,7 @@ def test_rounds_of_chains():
     assert rounds([], nodes=8) == []
 
 
+@pytest.mark.slow
 def test_a_draft_model_far_behind_the_leader_is_not_read(monkeypatch):
     asked = requests(0.0)
     monkeypatch.setattr(Choice, "known", lambda *_: True)

@@ -81,6 +81,7 @@ def test_plain_decoding_is_tried_too():
     assert world.regret < 2 * SHARE + (START + 2 * SPAN) / 8000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0.5, 3.0])
 def test_an_arm_that_becomes_fast_is_found(before: float):
     """Whether plain decoding or another arm was in use."""

@@ -60,6 +60,7 @@ def test_sound_drafters_pass(plain: LLM) -> None:
     assert json.loads(json.dumps(found.as_json()))["passed"] is True
 
 
+@pytest.mark.slow
 def test_drafter_that_writes_into_the_text_is_found(plain: LLM, meddling) -> None:
     found = examine(plain, [Drafting("meddling", meddling())], QUICK)
     check = checks(found)["same text: meddling"]
@@ -69,6 +70,7 @@ def test_drafter_that_writes_into_the_text_is_found(plain: LLM, meddling) -> Non
     assert first["plain"] != first["drafted"]
 
 
+@pytest.mark.slow
 def test_drafter_that_is_never_right_proves_nothing(plain: LLM) -> None:
     wrong = Foresight(lambda sequence: [8000] * 512)
     found = checks(examine(plain, [Drafting("wrong", wrong)], QUICK))
@@ -85,6 +87,7 @@ def test_rule_that_keeps_a_token_unseen_is_found(plain: LLM, monkeypatch) -> Non
     assert found["sampled distribution: lm"].status == "failed"
 
 
+@pytest.mark.slow
 def test_rule_with_another_distribution_is_found(plain: LLM, monkeypatch) -> None:
     """Under such a rule no text is promised: samples and enumeration must tell."""
     honest = RULES["rejection"]

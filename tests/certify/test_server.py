@@ -49,6 +49,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("fault", "check"), FOUND)
 def test_broken_server_is_found(server: Running, fault, check) -> None:
     with broken_servers.broken(server.url, fault()) as url:
@@ -57,7 +58,7 @@ def test_broken_server_is_found(server: Running, fault, check) -> None:
     assert found.evidence
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("check", CHECKS)
 def test_proxy_that_breaks_nothing_passes(server: Running, check: str) -> None:
     with broken_servers.broken(server.url, broken_servers.Fault()) as url:
@@ -86,6 +87,7 @@ def test_our_server_passes_at_every_temperature(server: Running) -> None:
     assert sum("temperature 1.3" in check.name for check in found.checks) == 1
 
 
+@pytest.mark.slow
 def test_our_server_passes(server: Running) -> None:
     options = ServerOptions(url=f"{server.url}/v1/", quick=True)
     found = certify_server(options)
@@ -93,6 +95,7 @@ def test_our_server_passes(server: Running) -> None:
     assert found.subject["model"] == "foreword-family"
 
 
+@pytest.mark.slow
 def test_server_without_an_endpoint_is_not_supported(server: Running) -> None:
     """A path that the server does not have is not a fault."""
 
@@ -108,6 +111,7 @@ def test_server_without_an_endpoint_is_not_supported(server: Running) -> None:
     assert "422" in by_kind["seeds: chat"].what or "400" in by_kind["seeds: chat"].what
 
 
+@pytest.mark.slow
 def test_answer_without_a_choice_is_a_fault(server: Running) -> None:
     with broken_servers.broken(server.url, broken_servers.Fails()) as url:
         with pytest.raises(Broken, match="has no choice"):

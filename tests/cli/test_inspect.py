@@ -152,6 +152,7 @@ def test_inspect_measures_divergence_of_quantized_weights(here, few_tokens):
     assert all(0 < nats < 0.01 for nats in facts["kl_divergence"].values())
 
 
+@pytest.mark.slow
 def test_inspect_measures_divergence_of_quantized_kv_in_long_texts(here, few_tokens):
     facts = json.loads(here("inspect", "--kv", "int8", "--json").stdout)
     assert (facts["kv"], facts["backend"]) == ("int8", "native")

@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import tiny_whisper
 from folders import kept
 from foreword import LLM, SamplingParams
@@ -17,6 +19,7 @@ def folder() -> Path:
     return tiny_whisper.saved(tiny_whisper.build("v2"), "v2", kept())
 
 
+@pytest.mark.slow
 def test_text_segments_and_json_are_those_of_the_library(here):
     file, model = str(tiny_whisper.SOUND), str(folder())
     options = (

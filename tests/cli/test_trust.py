@@ -87,6 +87,7 @@ def modules(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_command_runs_code_of_a_folder_only_if_trusted(

@@ -163,6 +163,7 @@ def test_wrong_vocabulary_map_is_found(tmp_path):
     assert f"are not among the {size} that it can propose" in cause.evidence
 
 
+@pytest.mark.slow
 def test_lookups_that_have_seen_no_text_are_cold():
     """The same prompts again: what was answered once is looked up."""
     few = {"tokens": 24, "texts": QUESTIONS[:4] * 3, "device": "cpu"}
@@ -235,6 +236,7 @@ def test_wrong_hidden_states_are_found():
     assert "its config names [3, 6]; write [2, 5] there" in wrong.remedy.lower()
 
 
+@pytest.mark.slow
 def test_head_with_shifted_layers_is_found(tmp_path):
     """A trained head whose config names later layers: it is better with earlier ones."""
     right = Checkpoint.read(bundled.head("dspark"))

@@ -17,8 +17,8 @@ REGEX = "one (two|three) four five"
 
 def sequences(text: str = ""):
     made = [
-        Case((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).sequence(target().eos),
-        Case((5, 6), SamplingParams(max_tokens=64)).sequence(target().eos),
+        Case((5, 6), SamplingParams(regex=REGEX, max_tokens=64)).request(target().eos),
+        Case((5, 6), SamplingParams(max_tokens=64)).request(target().eos),
     ]
     made[0].tokens += ids(text)
     return made
@@ -96,7 +96,7 @@ def test_plain_decoding_drafts_no_forced_text():
     request = Case((5, 6), SamplingParams(regex=REGEX, max_tokens=32, temperature=0))
     for nodes, drafts in ((0, False), (4, True)):
         loop = engine(target(), drafter("ngram"), nodes)
-        sequence = request.sequence(target().eos)
+        sequence = request.request(target().eos)
         loop.add(sequence)
         while not loop.idle:
             loop.step()

@@ -46,6 +46,7 @@ def test_drafter_changes_no_text(name):
 
 # each method keeps one of the two clauses here, and each clause is kept by half of the
 # methods; `make test-all` has every pair
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "clause"),
     [

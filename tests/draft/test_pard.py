@@ -99,6 +99,7 @@ class Counted:
         return self._read(reads)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("backend", "heat"), some(BACKENDS))
 def test_text_is_plain_from_one_forward_a_round(folder, backend, heat):
     made = untrained(folder, backend)
@@ -134,6 +135,7 @@ def test_first_draft_token_is_the_draft_models_own(folder):
     assert sum(both[0]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", some(EVERY_RULE))
 def test_rules_accept_draft_tokens(rule):
     made = drafter("pard", DTYPE)
@@ -174,6 +176,7 @@ def test_masks_predict_as_the_definition_says(folder):
     assert count_accepted(answer) > 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 def test_trees_in_c_are_those_of_torch(heat):
     texts = []
@@ -201,7 +204,7 @@ def test_tokens_that_only_the_target_has_are_not_drafted(folder):
     made = MaskedDrafter(model, model.vocab + 64)
     end = Read(9, 0, [5, 6])
     model.open(9, 64)
-    made.blocks.request(made.blocks.masked(end, 3))
+    made.blocks.queue(made.blocks.masked(end, 3))
     rows = made.blocks.ahead(end)
     assert torch.equal(made.logits([end]), rows[:1])
     assert rows.shape == (3, model.vocab + 64)
@@ -209,6 +212,7 @@ def test_tokens_that_only_the_target_has_are_not_drafted(folder):
     assert rows[:, : model.vocab].isfinite().all()
 
 
+@pytest.mark.slow
 def test_draft_context_bounds_the_masks(folder):
     made = untrained(folder)
     longest = max(map(len, prompts()))
@@ -280,6 +284,7 @@ def test_another_tokenizer_is_refused(folder, tmp_path):
         MaskedDrafter.load(other, target(DTYPE), tokenizer())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heat", "name"), some(FAMILIES))
 def test_an_encoder_decoder_drafts_for_another(name, heat):
     draft = tiny_seq2seq.build(name)

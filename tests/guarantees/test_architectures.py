@@ -90,7 +90,7 @@ def test_model_runs_in_its_best_mode_and_warns_of_others(name):
     assert len(said) == (model.mode is not Mode.TREE)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_text_is_that_of_transformers(name):
     model, _ = driven(name)

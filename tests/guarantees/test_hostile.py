@@ -69,7 +69,7 @@ def check(own: Drafter, rule: str, heat: float, nodes: int, chunk: int) -> None:
     )
     requests = asked(heat)
     aborted = [
-        running.Case(requests[at].prompt, settings(90 + at, heat, 12)).sequence(
+        running.Case(requests[at].prompt, settings(90 + at, heat, 12)).request(
             running.target(DTYPE).eos
         )
         for at in (0, 4, 9)

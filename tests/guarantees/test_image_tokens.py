@@ -55,7 +55,7 @@ def files(recipe: ModuleType, out: Path, answers: list[Completion]) -> list[byte
     return [recipe.png(paint.picture(answer.tokens)) for answer in answers]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_picture_with_drafts_is_the_file_of_plain_decoding(
     recipe, trained, llm, method

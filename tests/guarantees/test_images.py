@@ -58,6 +58,7 @@ def greedy(**more) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=NEW, **more)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SOME)
 def test_greedy_text_is_that_of_generate(name):
     llm = fresh(name)
@@ -80,6 +81,7 @@ def test_text_depends_on_no_other_request_and_no_chunk(name, chunk):
     assert [one.tokens for one in answers] == wanted(name)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "method"),
     grid(

@@ -171,6 +171,7 @@ def shifted(text: tuple[int, ...], count: int, tokens: int) -> list[Case]:
     ]
 
 
+@pytest.mark.sample(2)
 @covered(("lm", "float32"), ("lm", "bfloat16"))
 def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited):
     model = target(dtype)
@@ -178,7 +179,7 @@ def test_text_under_a_small_limit_is_that_of_requests_alone(name, dtype, limited
     loop = engine(model, drafter(name, dtype), 3)
     limited(model, 6 * 64)
     most, waits = [], []
-    sequences = [request.sequence(model.eos) for request in requests]
+    sequences = [request.request(model.eos) for request in requests]
     for sequence in sequences:
         loop.add(sequence)
     while not loop.idle:
@@ -222,7 +223,7 @@ def test_worst_priority_gives_way_and_returns_first(limited):
     params = [replace(long, priority=priority) for priority in (0, 1, 1, 0, 0)]
     loop = engine(model)
     cases = map(Case, texts, params)
-    sequences = [case.sequence(model.eos) for case in cases]
+    sequences = [case.request(model.eos) for case in cases]
     first, second, third, fourth, fifth = sequences
     for sequence in (first, second, third):
         loop.add(sequence)
@@ -268,7 +269,7 @@ def test_aborted_requests_free_their_places_at_once(limited):
     limited(model, 100 * 64)
     loop = engine(model, slots=2)
     running, other, waiting = (
-        Case(prompts()[3], CHAT).sequence(model.eos) for _ in range(3)
+        Case(prompts()[3], CHAT).request(model.eos) for _ in range(3)
     )
     for sequence in (running, other, waiting):
         loop.add(sequence)

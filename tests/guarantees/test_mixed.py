@@ -120,6 +120,7 @@ def check(name: str, asked: list[tuple[str, Case]]) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lm", pytest.param("ngram", marks=pytest.mark.slow)])
 def test_no_kind_in_a_batch_loses_its_draft_tokens(name: str) -> None:
     check(name, stream(2, 16))

@@ -62,6 +62,7 @@ def counts(answer) -> tuple[object, ...]:
     return answer.said, stats.rounds, stats.drafted, stats.accepted
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     grid(
@@ -173,7 +174,7 @@ MODELS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("chunk", [50, 512])
 @pytest.mark.parametrize(
     "kind", ["float32", *(pytest.param(kind, marks=NEEDS_C) for kind in [*MODELS][1:])]
@@ -242,7 +243,7 @@ def test_a_drafter_that_is_off_needs_no_hidden_states():
     emptied(model)
     loop, other = engine(model, Recorder(3), 2), Recorder(1)
     beside = loop.speculator(other, loop.rule, loop.budget)
-    off, on = (Case(words[:140], params).sequence(model.eos) for _ in range(2))
+    off, on = (Case(words[:140], params).request(model.eos) for _ in range(2))
     off.undrafted = "it failed"
     loop.add(off)
     loop.add(on, beside)

@@ -248,7 +248,7 @@ def test_every_parameter_has_its_effect_on_drafted_text(name):
     # a stop string that never comes, or a log-probability that is not reported, would
     # test nothing
     found = dict(zip(ASKED, want, strict=True))
-    assert found["stop strings"].sequence.finish_reason == "stop"
+    assert found["stop strings"].request.finish_reason == "stop"
     assert len(found["logprobs"].deltas[0].logprobs[0].top) == 5
     assert len({tuple(answer.tokens) for answer in want}) == len(want)
     assert tokenizer().decode(found["logprobs"].tokens)

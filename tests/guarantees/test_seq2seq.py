@@ -86,6 +86,7 @@ def seeded(name: str, **more) -> list[SamplingParams]:
     return [params(name, seed=seed, **more) for seed in range(len(LENGTHS))]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "method"), family_grid(GREEDILY, FAMILIES, ["none", "ngram", "lm"])
 )
@@ -102,6 +103,7 @@ def test_greedy_text_is_that_of_generate(name, method):
         assert sum(answer.stats.accepted for answer in together) > 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "method"),
     family_grid(
@@ -121,6 +123,7 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
         assert sum(one.stats.accepted for one in drafted) > 30
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "method", "temperature"),
     family_grid(

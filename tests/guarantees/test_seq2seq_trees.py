@@ -98,7 +98,7 @@ def branches(answers: list[Completion]) -> int:
     )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_trees_in_ragged_batches_change_no_token(name):
     answers = llm(target(name), "lm", slots=3).generate(sources(), asked(trace=True))
@@ -108,7 +108,7 @@ def test_trees_in_ragged_batches_change_no_token(name):
     assert max(one.requests for answer in answers for one in answer.rounds) == 3
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "t5", *tiny_seq2seq.in_c("t5")])
 def test_preempted_sequences_write_the_same_and_free_their_sources(name):
     long = [

@@ -96,7 +96,7 @@ def test_an_equal_encoder_runs_once_for_both_models(name, saved, tmp_path):
     assert runs == [1]  # to see that it is equal
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
 @pytest.mark.parametrize("name", ["bart", "marian"])
 def test_a_decoder_alone_drafts_with_the_encoder_of_the_target(name, saved, tmp_path):

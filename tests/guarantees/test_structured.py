@@ -94,6 +94,7 @@ def check_drafted(answers: list[Answer]) -> None:
     assert sum(one.accepted for one in stats) > 0
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "turn"), grid(COVERED, METHODS_THAT_DRAFT, range(3)))
 def test_text_is_that_of_plain_decoding(name, turn):
     loop = engine(loaded(), drafter(name, DTYPE), 5, slots=6, chunk=16)
@@ -109,6 +110,7 @@ SLOWLY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SLOWLY)
 def test_every_rule_gives_greedy_text(rule):
     params = [

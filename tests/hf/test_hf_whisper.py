@@ -57,7 +57,7 @@ def accepted(ran: list) -> int:
     return sum(row.stats.accepted for row in ran)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("timestamps", [False, True], ids=["text", "timestamps"])
 @pytest.mark.parametrize("kind", ["whole", "decoder", "none"])
 def test_callable_gives_the_text_of_generate(kind, timestamps, rounds):
@@ -72,6 +72,7 @@ def test_callable_gives_the_text_of_generate(kind, timestamps, rounds):
     assert kind == "none" or accepted(rounds) > 12
 
 
+@pytest.mark.slow
 def test_long_sound_is_transcribed_window_by_window(rounds):
     options = OPTIONS | dict(
         return_timestamps=True, language="en", condition_on_prev_tokens=True
@@ -120,6 +121,7 @@ def test_assisted_calls_are_served_once_enabled(kind, rounds):
     assert len(encoded) == len(rounds)  # once a window, for both
 
 
+@pytest.mark.slow
 def test_pipeline_gives_the_same_text(rounds):
     one = pipeline(
         "automatic-speech-recognition",

@@ -43,6 +43,7 @@ def test_rules_that_compare_distributions_know_how_far_a_text_is_accepted():
     assert {*NAMES} == {name for name in RULES.own if not RULES[name].shares_noise}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_acceptance_given_the_text_is_the_rule_s(name, seed):
@@ -106,6 +107,7 @@ def mean_and_error(answers: list[list[int]]) -> tuple[float, float]:
     return float(mean), float(rest.pow(2).sum().sqrt() / sums[:, 1].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [("rejection", "lm"), pytest.param("block", "eagle", marks=pytest.mark.slow)],

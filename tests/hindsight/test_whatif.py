@@ -42,6 +42,7 @@ def shape(rounds: tuple) -> list[tuple]:
     ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", [*FREE, *READING])
 def test_rounds_are_those_of_a_real_run(llm, name, temperature):

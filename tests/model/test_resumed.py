@@ -42,7 +42,7 @@ def test_resumed_answer_goes_on_with_the_same_bits(backend, kind):
     if model.mode is not Mode.PLAIN:
         drafter = Foresight(known(want), spoilt=0.4, vocab=model.vocab)
     loop = engine(model, drafter, 4, chunk=16)
-    sequences = [case.sequence(model.eos) for case in cases]
+    sequences = [case.request(model.eos) for case in cases]
     repeat(
         sequences, [(i, answer.tokens[:SENT], None) for i, answer in enumerate(want)]
     )

@@ -53,6 +53,7 @@ def program(request, tmp_path_factory) -> Path:
     return made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("registers", [0, 1])
 def test_attention_is_that_over_rounded_rows(program, registers):
     found = {}

@@ -61,6 +61,7 @@ def hashes(flags: str, names: Sequence[str]) -> dict[str, str | None]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "names"),
     [

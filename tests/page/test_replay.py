@@ -42,6 +42,7 @@ def alone(
         ] == []
 
 
+@pytest.mark.slow
 def test_the_slider_moves_through_the_rounds(page):
     ask(page, "Write a long list of animals.", method="none", tokens="104")
     off = "Written plainly, one token a pass: drafting was off."

@@ -1,5 +1,6 @@
 """What if: an answer of the page, re-scored for other methods by the server."""
 
+import pytest
 from playwright.sync_api import expect
 
 from browsing import ask, more, tab
@@ -61,6 +62,7 @@ def test_methods_are_compared_and_their_passes_open_by_keys(page):
     expect(other).to_have_attribute("aria-expanded", "false")
 
 
+@pytest.mark.slow
 def test_passes_are_read_on_a_phone_without_scrolling_the_page(browser, served):
     with tab(browser, width=390) as opened:
         page = opened.page

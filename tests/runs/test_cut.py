@@ -71,6 +71,7 @@ def begun(folder: Path, *options: str, limit: float) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_each_hanging_test_costs_itself(tmp_path, mark):
     (tmp_path / "test_waits.py").write_text(WAITS)
     (tmp_path / "test_stuck.py").write_text(STUCK)
@@ -86,6 +87,7 @@ def test_each_hanging_test_costs_itself(tmp_path, mark):
     wait_for(lambda: not [*reaper.marked(mark)], "the end of all processes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "workers"),
     [

@@ -186,6 +186,7 @@ async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counte
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the drafter failed")
 def test_a_crowd_loses_nothing(soaked: LLM) -> None:
     faulty = Faulty()

@@ -118,6 +118,7 @@ def test_number_of_requests_follows_the_clients() -> None:
     assert len(waiting_clients(100, SHORT, SHORT).requests) == 400
 
 
+@pytest.mark.slow
 def test_thousand_replicas_answer_all() -> None:
     load = waiting_clients(32_000, Lengths(16, 16), Lengths(8, 8), 32_000)
     (row,) = simulate(COSTS, load, [1000], measured=2).rows

@@ -213,7 +213,7 @@ def scheduled(costs: ReplicaCosts, sizes: list[tuple[int, int]]) -> list:
         begun = []
         ended = []
         for entry in entries:
-            one = entry.sequence
+            one = entry.request
             one.cached += entry.read
             if not entry.writes:
                 continue

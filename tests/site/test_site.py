@@ -96,6 +96,7 @@ def test_file_outside_of_the_pages_can_be_opened(site):
     assert [link for link in links if not (site / link).exists()] == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")]
 )

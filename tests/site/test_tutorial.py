@@ -134,6 +134,7 @@ def walk(
     found.end()
 
 
+@pytest.mark.slow
 def test_the_tutorial_works(walk: Walk) -> None:
     """One test, since each step needs the ones before it."""
     page = PAGE.read_text(encoding="utf-8")

@@ -112,6 +112,7 @@ def test_settings_that_a_request_needs_are_named(copied):
             lacking.transcribe(SOUND, GREEDY, **options)
 
 
+@pytest.mark.slow
 def test_a_missing_or_wrong_feature_extractor_is_named(copied):
     (copied / "processor_config.json").unlink()
     with pytest.raises(ModelError, match=r"a feature extractor .* Copy preprocessor"):

@@ -119,6 +119,7 @@ def wanted(name: str, sound: np.ndarray, **options) -> list[int]:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "timestamps", "method"),
     grid(GREEDILY, tiny_whisper.NAMES, [False, True], ["none", *METHODS]),
@@ -161,6 +162,7 @@ def test_request_chooses_language_and_task(name, options):
     assert found.language == (chosen or free.language) in tiny_whisper.languages(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method", "timestamps"),
     grid(
@@ -208,7 +210,7 @@ def runs(
     )
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "kind", ["decoder", "decoder folder", "equal encoder", "own", "smaller"]
 )

@@ -149,6 +149,7 @@ def test_shortest_form_is_first_and_equal_forms_are_compiled_once():
     long[2].cancel()
 
 
+@pytest.mark.slow
 def test_compilation_that_takes_too_long_is_refused(monkeypatch):
     small("one")
     monkeypatch.setattr(queue, "LIMIT", 0.2)

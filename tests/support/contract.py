@@ -69,10 +69,10 @@ class Trial:
         self.drafter = self.make()
         self._read: dict[Request, int] = {}
 
-    def sequence(
+    def request(
         self, tokens: tuple[int, ...], params: SamplingParams = SAMPLED
     ) -> Request:
-        return Case(tuple(tokens), params).sequence(target(self.dtype).eos)
+        return Case(tuple(tokens), params).request(target(self.dtype).eos)
 
     def propose(
         self, sequences: list[Request], nodes: list[int], *, shared: bool = True
@@ -136,14 +136,14 @@ def keeps_its_form(make: Make, dtype: str = DTYPE) -> None:
     for shared in (True, False):
         trial = Trial(make, dtype)
         pairs = product(prompts(), (SAMPLED, GREEDY))
-        sequences = [trial.sequence(*pair) for pair in pairs]
+        sequences = [trial.request(*pair) for pair in pairs]
         for most in (1, 3, 8):
             trial.propose(sequences, [most] * len(sequences), shared=shared)
         mixed = [index % 4 for index in range(len(sequences))]
         trial.propose(sequences, mixed, shared=shared)
         nothing = trial.propose(sequences[:2], [0, 0], shared=shared)
         assert draft_tokens(nothing) == [([], [])] * 2
-        trial.propose([trial.sequence((5,))], [4], shared=shared)
+        trial.propose([trial.request((5,))], [4], shared=shared)
 
 
 def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
@@ -153,11 +153,11 @@ def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
 
     def alone_with(prompt: list[int]) -> object:
         trial = Trial(make, dtype)
-        return draft_tokens(trial.propose([trial.sequence(prompt)], [5]))[0]
+        return draft_tokens(trial.propose([trial.request(prompt)], [5]))[0]
 
     alone = [alone_with(prompt) for prompt in prompts()]
     trial = Trial(make, dtype)
-    sequences = [trial.sequence(prompt) for prompt in reversed(prompts())]
+    sequences = [trial.request(prompt) for prompt in reversed(prompts())]
     together = draft_tokens(trial.propose(sequences, [5] * len(sequences)))
     assert together == alone[::-1]
 
@@ -171,7 +171,7 @@ def check_as_anew(trial: Trial, one: Request, most: int) -> None:
 
 def asking_twice_is_harmless(make: Make, dtype: str = DTYPE) -> None:
     trial = Trial(make, dtype)
-    one = trial.sequence(prompts()[3])
+    one = trial.request(prompts()[3])
     first = draft_tokens(trial.propose([one], [4]))
     assert draft_tokens(trial.propose([one], [4])) == first
     one.tokens += [first[0][0][0], 7] if first[0][0] else [9, 7]
@@ -181,7 +181,7 @@ def asking_twice_is_harmless(make: Make, dtype: str = DTYPE) -> None:
 def pauses_are_harmless(make: Make, dtype: str = DTYPE) -> None:
     """Tokens that were committed between two proposals are not missed."""
     trial = Trial(make, dtype)
-    one = trial.sequence(prompts()[3][:12])
+    one = trial.request(prompts()[3][:12])
     for token in prompts()[3][12:24]:
         trial.propose([one], [3 if token % 3 == 0 else 0])
         one.tokens.append(token)
@@ -194,12 +194,12 @@ def release_frees(make: Make, dtype: str = DTYPE) -> None:
     """
     trial = Trial(make, dtype)
     for _ in range(2):
-        first, unknown = trial.sequence(prompts()[3]), trial.sequence((5,))
+        first, unknown = trial.request(prompts()[3]), trial.request((5,))
         trial.propose([first], [3])
         trial.drafter.release(first)
         trial.drafter.release(first)
         trial.drafter.release(unknown)
-        again = trial.sequence(prompts()[0])
+        again = trial.request(prompts()[0])
         again.id = first.id
         check_as_anew(trial, again, 3)
         trial.drafter.release(again)
@@ -213,7 +213,7 @@ def the_edge_of_the_context_is_respected(make: Make, dtype: str = DTYPE) -> None
     text = (prompts()[3] * 60)[: target(dtype).context - 8]
     if trial.drafter.hidden_layers:  # one read for all steps
         hidden_states([*text, *range(5, 13)], trial.drafter.hidden_layers, dtype)
-    one = trial.sequence(text, SamplingParams(temperature=0, max_tokens=8))
+    one = trial.request(text, SamplingParams(temperature=0, max_tokens=8))
     for step in range(8):
         trial.propose([one], [max(0, 8 - step - 1)])
         one.tokens.append(5 + step)
@@ -269,7 +269,7 @@ def giving_way_changes_no_text(make: Make, dtype: str = DTYPE) -> None:
     loop = engine(target(dtype), drafter, 3, slots=4, chunk=1024)
     before = target(dtype).cache_tokens
     emptied(target(dtype))
-    sequences = [request.sequence(target(dtype).eos) for request in second_turns(dtype)]
+    sequences = [request.request(target(dtype).eos) for request in second_turns(dtype)]
     for sequence in sequences:
         loop.add(sequence)
     loop.step()  # all are read and hold their pages

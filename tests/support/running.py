@@ -121,7 +121,7 @@ class Case:
     prompt: tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
 
-    def sequence(self, eos: frozenset[int]) -> Request:
+    def request(self, eos: frozenset[int]) -> Request:
         tokens, params = list(self.prompt), self.params
         stops = (params.stop, params.skip_special_tokens)
         reader = Detokenizer(tokenizer(), [*tokens], *stops)
@@ -136,7 +136,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    sequence: Request
+    request: Request
     deltas: list[Delta]
 
     @property
@@ -173,7 +173,7 @@ def engine(
 
 def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
     """Run the requests together to their end."""
-    answers = [Answer(request.sequence(loop.target.eos), []) for request in requests]
+    answers = [Answer(request.request(loop.target.eos), []) for request in requests]
     by_id = {answer.request.id: answer for answer in answers}
     for answer in answers:
         loop.add(answer.request)

@@ -70,6 +70,7 @@ def test_independent_acceptance_follows_equation_1():
         assert point.error.mid == pytest.approx(0, abs=0.04)
 
 
+@pytest.mark.slow
 def test_error_shows_acceptance_that_is_not_independent():
     heat = summarize(made({False: 0.5, True: 0.9}), 0.0, TABLE)
     assert heat.by_depth == pytest.approx([0.5, *[0.9] * (LONGEST - 1)], abs=0.05)
@@ -91,6 +92,7 @@ def test_stall_counts_little():
         assert point.speed.mid == pytest.approx(other.speed.mid, rel=0.02)
 
 
+@pytest.mark.slow
 def test_first_draft_tokens_of_long_passes_say_little_of_the_others():
     heat = summarize(made({False: 0.5, True: 0.9}), 0.0, TABLE)
     assert heat.after_rejection.high < -0.4
@@ -138,6 +140,7 @@ def test_without_a_draft_token_the_error_says_so():
         summarize(answers, 0.0, TABLE)
 
 
+@pytest.mark.slow
 def test_spoilt_truth_is_accepted_as_often_as_it_is_right():
     """Through the engine: a drafter whose every token is right with probability 0.75,
     independently, so equation 1 holds; and one text under all budgets.

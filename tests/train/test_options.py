@@ -54,6 +54,7 @@ def test_every_trainable_method_has_a_small_size_here():
     assert {kind.method for kind in TRAIN_OPTIONS} == set(SMALL) <= set(METHODS)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", TRAIN_OPTIONS, ids=lambda kind: kind.method)
 def test_trained_folder_is_served(kind: type[TrainOptions], data, plain, tmp_path):
     out = tmp_path / "made"

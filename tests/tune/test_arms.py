@@ -67,6 +67,7 @@ def test_choices_are_predicted_and_timed(llm, prompts):
     assert json.loads(json.dumps(found.as_json()))["best"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_where_auto_begins(llm, prompts):
     search = Search(methods=("ngram", "lm"), **QUICK)
     found = speeds(choose(llm, prompts, search))
@@ -81,6 +82,7 @@ def test_what_was_measured_is_where_auto_begins(llm, prompts):
         assert unmeasured.pace(0) == 1.0
 
 
+@pytest.mark.slow
 def test_rules_are_predicted_and_timed_where_they_are_named(llm, prompts):
     search = Search(
         methods=("lm", "retrieval"), rules=("match", "block"), temperature=0.7, **QUICK

@@ -125,6 +125,7 @@ def test_one_stall_in_drafting_is_forgotten_soon() -> None:
 
 
 # thousands of rounds: checks of types would take most of the time
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_drafting_resumes_after_a_stall() -> None:
     """A minute in which the process stood still in the middle of drafting, while rounds

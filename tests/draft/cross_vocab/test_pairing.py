@@ -30,6 +30,7 @@ def test_contract_is_kept(enough):
         clause(lambda: CrossVocabularyDrafter(pair(FAR, DTYPE), enough))
 
 
+@pytest.mark.sample(3)
 @enough
 @pytest.mark.parametrize(
     "clause", CONTRACT_IN_THE_LOOP, ids=lambda clause: clause.__name__

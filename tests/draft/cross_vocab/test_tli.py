@@ -93,7 +93,7 @@ def test_tree_in_one_call_is_tree_level_by_level(how, temperature):
         model.backend, both.translation, model.context, model.device
     )
     asked = requests(temperature)[:5]
-    sequences = [request.sequence(target(DTYPE).eos) for request in asked]
+    sequences = [request.request(target(DTYPE).eos) for request in asked]
     batch = Batch(tuple(sequences), NoiseStreams(8192, shared=True))
     ours = IntersectionDrafter(both).propose(batch, [8] * 5)
     theirs = slow.propose(batch, [8] * 5)
@@ -103,11 +103,12 @@ def test_tree_in_one_call_is_tree_level_by_level(how, temperature):
     assert_close(ours.probabilities, theirs.probabilities, atol=1e-3, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_rules_get_the_renormalised_distribution(rule):
     drafter, temperature = IntersectionDrafter(pair(FAR, DTYPE)), 0.9
     asked = Case(prompts()[3], SamplingParams(temperature=temperature, seed=1))
-    sequence = asked.sequence(target(DTYPE).eos)
+    sequence = asked.request(target(DTYPE).eos)
     batch = Batch((sequence,), NoiseStreams(8192, shared=False))
     draft_token = drafter.propose(batch, [3])
     drafts, targets = pair(FAR, DTYPE).translation.shared
@@ -121,6 +122,7 @@ def test_rules_get_the_renormalised_distribution(rule):
     assert accepted(drafter, temperature, rule) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3]
 )

@@ -64,7 +64,7 @@ def started(
 ) -> Request:
     one = Case(
         prompt, SamplingParams(temperature=temperature, seed=4, max_tokens=20)
-    ).sequence(target().eos)
+    ).request(target().eos)
     drafter.on_hidden_states(one, 0, torch.zeros(len(prompt) - 1, 3))
     return one
 

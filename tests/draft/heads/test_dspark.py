@@ -51,7 +51,7 @@ def test_each_draft_token_is_bettered_by_token_before_it():
     states = torch.randn(5, 768, generator=torch.Generator().manual_seed(1))
     blocks = DSparkBlocks(made, target())
     blocks.open(1, 32)
-    blocks.request(BlockRequest(1, 9, states))
+    blocks.queue(BlockRequest(1, 9, states))
     distributions = blocks.block(1)
     assert distributions.shape == (4, 8192)
     fresh = head()

@@ -45,7 +45,7 @@ def test_a_recorded_head_drafts_from_its_own_vocabulary(name, vocab, tmp_path):
     drafter = method(kind).load(tmp_path, target, None)
     states = torch.randn(5, 64, generator=torch.Generator().manual_seed(3))
     drafter.blocks.open(1, 32)
-    drafter.blocks.request(BlockRequest(1, 7, states))
+    drafter.blocks.queue(BlockRequest(1, 7, states))
     logits = drafter.blocks.block(1)
     assert logits.shape == (drafter.deep, VOCAB)
     possible = torch.isfinite(logits)

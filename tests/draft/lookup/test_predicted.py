@@ -170,7 +170,7 @@ def test_expected_answer_comes_in_few_rounds_and_is_not_changed(temperature):
     )
     request = Case(prompts()[1], params)
     loop = engine(target(), drafter("predicted"), 8)
-    asked = request.sequence(target().eos)
+    asked = request.request(target().eos)
     asked.prediction = edited
     loop.add(asked)
     while not loop.idle:

@@ -33,6 +33,7 @@ SLOW = ("qwen3.5-moe", "mellum")
 """Families whose layout another one has too."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name",
     [

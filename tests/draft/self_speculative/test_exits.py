@@ -33,6 +33,7 @@ def requests(**settings: object) -> list[Case]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("dtype", "rule"),
     [("bfloat16", "match"), ("float32", "match"), ("bfloat16", "without-replacement")],
@@ -70,6 +71,7 @@ def shallow() -> Model:
     return Model(hf)
 
 
+@pytest.mark.slow
 def test_trained_target_exits_in_the_middle():
     model = shallow()
     drafter = LayersDrafter.load(None, model, None)

@@ -199,6 +199,7 @@ def test_a_processor_that_fails_costs_its_draft_tokens_alone() -> None:
     assert draft.count.tolist() == [2, 6]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -161,7 +161,7 @@ def check_growth(
     return set(made[0][0].trees[0].tokens)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_probabilities_are_calibrated(temperature):
     """The share of draft tokens that are accepted is their promised probability, up to

@@ -49,7 +49,7 @@ def test_adapters_write_other_texts(alone):
     assert len({tuple(text) for text, _ in alone}) == 9
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("method", METHODS)
 def test_text_in_a_batch_is_that_of_each_adapter_alone(llm, alone, method):
     asked = [replace(params, method=method) for params in ASKED]
@@ -103,6 +103,7 @@ def test_a_sequence_opened_again_has_the_model_alone(llm):
     assert not torch.equal(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_texts_that_give_way_go_on_with_their_adapter(llm):
     pool = llm.target.backend.pool
     assert pool is not None
@@ -153,6 +154,7 @@ def test_a_prefix_is_read_once_for_each_adapter(llm, method):
     assert min(found[3:]) > 64
 
 
+@pytest.mark.slow
 def test_the_text_after_a_kept_prefix_is_the_same(llm):
     asked = [
         replace(GREEDY, adapter=name, tenant=f"by {name}", max_tokens=24)

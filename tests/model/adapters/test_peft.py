@@ -75,7 +75,7 @@ def same_text(kind: str, folder: Path, **settings: Any) -> None:
     assert sum(one.stats.accepted for one in adapted) > 80
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_text_is_that_of_the_merged_model(name, tmp_path):
     same_text("llama-gqa", tmp_path, **SETTINGS[name])

@@ -95,6 +95,7 @@ def test_gates_and_values_of_gpt_oss_are_clamped():
     assert ours < 0.05
 
 
+@pytest.mark.slow
 def test_late_thread_does_not_wait_for_a_later_layer():
     """More threads than cores: some are late in every forward.
 

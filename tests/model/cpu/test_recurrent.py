@@ -133,7 +133,7 @@ def check(model: Model, name: str, slots: int, answers) -> None:
     got = finish(loop, requests())
     assert outputs(got) == outputs(answers())
     assert loop.failed is None
-    assert any(answer.sequence.stats.accepted for answer in got) is (name != "nonsense")
+    assert any(answer.request.stats.accepted for answer in got) is (name != "nonsense")
     assert states_of(model.backend) == {}
 
 
@@ -160,10 +160,11 @@ def test_draft_model_with_states_of_convolutions():
     loop = engine(short(), LanguageModelDrafter(convolving()), 7)
     got = finish(loop, requests())
     assert outputs(got) == outputs(said())
-    stats = [answer.sequence.stats for answer in got]
+    stats = [answer.request.stats for answer in got]
     assert sum(one.accepted for one in stats) > sum(one.rounds for one in stats)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "rule", ["rejection", pytest.param("block", marks=pytest.mark.slow), "traversal"]
 )
@@ -173,10 +174,10 @@ def test_sampled_drafts_leave_no_trace(rule):
     loop = engine(target(), drafter, 5, rule=rule, slots=4, chunk=5)
     got = finish(loop, requests())
     assert loop.failed is None
-    assert any(answer.sequence.stats.accepted for answer in got)
+    assert any(answer.request.stats.accepted for answer in got)
     for answer in got:
-        if answer.sequence.params.greedy:
-            start, tokens = answer.sequence.prompt, answer.sequence.tokens
+        if answer.request.params.greedy:
+            start, tokens = answer.request.prompt, answer.request.tokens
             said = distribution(target(), tokens).argmax(-1).tolist()
             assert said[start - 1 : -1] == tokens[start:]
 
@@ -186,7 +187,7 @@ def test_grown_tree_may_exceed_the_slots():
     loop = engine(target(), LanguageModelDrafter(built(*LAYERS)), 3 * SLOTS)
     got = finish(loop, requests())
     assert outputs(got) == outputs(answers())
-    assert max(answer.sequence.stats.rounds for answer in got) <= 10
+    assert max(answer.request.stats.rounds for answer in got) <= 10
 
 
 def text(count: int) -> list[int]:

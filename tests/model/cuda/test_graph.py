@@ -184,6 +184,7 @@ def traced(monkeypatch) -> Traced:
     return Traced()
 
 
+@pytest.mark.slow
 def test_recording_reads_only_memory_that_stays(traced):
     hf = load(starter.draft(), torch.float32).eval()
     backend = CudaGraphBackend(hf, traced, (16, 64))

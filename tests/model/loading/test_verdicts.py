@@ -85,6 +85,7 @@ def check_twice(path: Path, probes: Path, **how: object) -> None:
     assert not any(weight.is_meta for weight in second.hf.parameters())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_recorded_checkpoints(name, probes):
     path = RECORDED / name

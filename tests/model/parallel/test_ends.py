@@ -39,6 +39,7 @@ def ranks_of(llm: LLM) -> Ranks:
     return llm.target.backend.lead.ranks
 
 
+@pytest.mark.slow
 def test_killed_rank_fails_requests_and_a_closed_one_makes_room():
     with opened() as llm:
         assert llm.generate(["One"], PARAMS)[0].tokens
@@ -100,6 +101,7 @@ def test_damaged_weights_are_named_and_no_rank_stays(tmp_path: Path):
     assert not distributed.is_initialized()
 
 
+@pytest.mark.slow
 def test_ranks_end_when_rank_0_is_killed(tmp_path: Path):
     command = [sys.executable, "-P", "-c", HELD]
     first = subprocess.Popen(

@@ -95,6 +95,7 @@ def test_devices():
             check_devices(asked, kind, 2, 2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["--tensor-parallel", "--tensor-parallel-size"])
 def test_number_of_ranks_is_checked(name: str, tmp_path: Path):
     ended = Shell(tmp_path)("generate", "One", name, "3")
@@ -103,6 +104,7 @@ def test_number_of_ranks_is_checked(name: str, tmp_path: Path):
     assert ended.stderr.rstrip().endswith("Use 2 or 4")
 
 
+@pytest.mark.slow
 def test_one_text_on_two_ranks(tmp_path: Path):
     shell = Shell(tmp_path)
     options = ("--seed", "1", "--max-tokens", "12", "--dtype", "float32", "--quiet")

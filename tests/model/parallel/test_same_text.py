@@ -77,6 +77,7 @@ def test_ranks_accept_connections_on_loopback_alone(split: LLM):
     assert [one for one in addresses if not one.startswith(loopback)] == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("method", "temperature"),
     [
@@ -106,6 +107,7 @@ def test_text_does_not_depend_on_the_batch(split: LLM):
     assert [one.tokens for one in together] == [one.tokens for one in alone]
 
 
+@pytest.mark.slow
 def test_text_is_mostly_that_of_one_process(split: LLM):
     """It is not promised: 87 of 87 greedy texts, and of sampled ones, were equal."""
     chats = [one.messages for one in load("out-of-domain")[:8]]

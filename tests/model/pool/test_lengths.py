@@ -52,6 +52,7 @@ def plainly(model: Model, text: list[int], start: int) -> torch.Tensor:
     return said
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "start",
     [

@@ -29,6 +29,7 @@ USUAL = {
 """Each backend with each dtype once, but for one row at a time, which is slow."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:.*runs in mode")
 @pytest.mark.parametrize(
     ("backend", "kind", "dtype"),

@@ -104,6 +104,7 @@ def test_unknown_names_are_404_and_told_what_there_is(server, name):
             assert known in error["message"]
 
 
+@pytest.mark.slow
 def test_clients_reach_an_adapter_in_each_dialect(server):
     ours: Any = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
     theirs: Any = anthropic.Anthropic(base_url=server.url, api_key="none")

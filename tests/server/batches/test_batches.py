@@ -105,6 +105,7 @@ def test_cancelled_batch_keeps_the_answers_that_it_has(server):
     assert server.http.get(f"/v1/files/{file['id']}").status_code == 404
 
 
+@pytest.mark.slow
 def test_batch_goes_on_after_a_restart(llm, tmp_path):
     requests = [chat(number, max_tokens=48) for number in range(60)]
     with running(llm, files=tmp_path) as server:

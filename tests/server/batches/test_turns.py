@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import pytest
 
 from foreword_server.batches.jobs import Attempts
 from foreword_server.batches.lines import RequestFile
@@ -78,6 +79,7 @@ def serving(folder: Path) -> Iterator[httpx.Client]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_line_that_two_killed_servers_were_answering_fails_alone(tmp_path):
     long = chat(1, max_tokens=100_000, ignore_eos=True)
     text = "\n".join(json.dumps(line) for line in (chat(0), long, chat(2)))

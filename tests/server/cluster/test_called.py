@@ -16,9 +16,9 @@ from foreword_server.replicas.pool import Asked
 from foreword_server.settings import Settings
 
 
-async def echo(request: Request) -> PlainTextResponse:
-    body = await request.body()
-    name = request.query_params["name"]
+async def echo(http_request: Request) -> PlainTextResponse:
+    body = await http_request.body()
+    name = http_request.query_params["name"]
     return PlainTextResponse(body + name.encode(), 201)
 
 

@@ -116,6 +116,7 @@ def allowed(mode: str, name: str) -> dict[str, Any]:
     return {"type": "allowed_tools", "allowed_tools": tools}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["get_weather", "get_time"])
 def test_one_of_the_allowed_tools_is_called(server, name):
     """The model is told of all tools, so that the prompt stays in the cache, and calls

@@ -86,6 +86,7 @@ def text_of(lines: list[str]) -> str:
     return "".join(one.get("content") or "" for one in deltas)
 
 
+@pytest.mark.slow
 def test_request_that_ends_its_process_ends_two_and_costs_no_other(faulty):
     router = faulty
     router.all_ready()
@@ -240,6 +241,7 @@ def test_stopped_replicas_are_not_waited_for():
         statuses(pool, 1)
 
 
+@pytest.mark.slow
 def test_server_ends_after_rounds_in_a_row_that_fail(package, routing):
     with routing(replicas=None, **package) as server:
         body = {**LONG, "max_tokens": 4, "speculative": {"rule": "broken"}}

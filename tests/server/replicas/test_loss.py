@@ -125,6 +125,7 @@ def test_stream_goes_on_at_another_replica(router: Any, path: str) -> None:
         assert len({one[name] for one in events if name in one}) <= 1
 
 
+@pytest.mark.slow
 def test_drafts_were_accepted(router: Any) -> None:
     """The comparisons above are of drafted texts."""
     path = "/v1/chat/completions"

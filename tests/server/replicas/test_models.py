@@ -99,6 +99,7 @@ def test_models_are_loaded_when_named_and_unloaded_for_others(routing, folder):
         assert [one["model"] for one in events] == ["small"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "gib"), [("cpu", 0.6), ("auto", 64)])
 def test_models_take_turns_and_clients_see_that_the_server_lives(
     folder, monkeypatch, device, gib

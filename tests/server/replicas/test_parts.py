@@ -166,6 +166,7 @@ def test_replicas_divide_free_memory(tmp_path, monkeypatch):
     assert cgroups.share_of(8 * 1024, tmp_path) == 2 * 1024
 
 
+@pytest.mark.slow
 def test_keys_and_values_of_a_replica_take_its_share():
     """The process of a place computes their limit."""
     program = (

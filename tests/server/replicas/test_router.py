@@ -18,6 +18,7 @@ def ask(router: Any, text: str, **more: Any) -> Any:
     return router.http.post(CHAT, json=body)
 
 
+@pytest.mark.slow
 def test_conversation_returns_to_the_replica_that_read_it(router):
     router.all_ready()
     long = {name: f"{name} " * 400 for name in ("apples", "pears", "plums")}

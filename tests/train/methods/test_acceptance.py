@@ -68,6 +68,7 @@ def test_overconfidence_is_a_calibration_error():
     ] == pytest.approx(0.4, abs=0.02)
 
 
+@pytest.mark.slow
 def test_only_sampled_draft_tokens_have_probabilities(records):
     pair = tuple(load(source, torch.bfloat16).eval() for source in PAIR.values())
     packer = Packer(

@@ -74,7 +74,7 @@ def test_draft_is_trained_as_it_serves(draft, spread):
         first = place - int(block.positions[0, place])
         text = block.tokens[0, first : place + 1].tolist()
         with reading(served, 1, text) as past:
-            rows.request(rows.masked(Read(1, past, text[-1:]), DEPTH))
+            rows.queue(rows.masked(Read(1, past, text[-1:]), DEPTH))
             logits = rows.block(1)
         expected = predictions.draft[row : row + count]
         torch.testing.assert_close(expected, logits[:count], atol=1e-3, rtol=1e-3)

@@ -107,6 +107,7 @@ def test_lm_head_matrix_gives_scores_without_bias(name):
     torch.testing.assert_close(found, scores, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
@@ -210,7 +211,7 @@ def answered(request, tmp_path_factory) -> tuple[Path, Path]:
     return model, folder / "answers.jsonl"
 
 
-@pytest.mark.sample(3)  # t5 with eagle, bart with medusa: each once
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OPTIONS)
 def test_trained_head_is_accepted_and_changes_no_token(answered, method, tmp_path):
     model, data = answered

@@ -45,6 +45,7 @@ def scores(model: Model) -> torch.Tensor:
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_near_those_of_bfloat16(folder, llm):
     whole = scores(Model.load(bundled.target(), dtype="bfloat16", device="cpu"))
     apart = (whole.exp() * (whole - scores(llm.target))).sum(-1).mean()  # KL, nats
@@ -61,12 +62,14 @@ def test_codes_are_multiplied(folder, llm):
     assert 6 < float(held.removesuffix(" bits")) < 8
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("method", ["suffix", "lm"])
 def test_drafts_leave_the_text_unchanged(llm, method, temperature):
     check_drafts(llm, method, temperature)
 
 
+@pytest.mark.sample(3)
 def test_commands_take_such_a_folder(folder, here):
     write = ("generate", "The river", "--model", str(folder), "--max-tokens", "12")
     texts = [
