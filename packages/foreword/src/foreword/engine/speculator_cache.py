@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from foreword import bundled
@@ -15,7 +16,6 @@ from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source, quantized
-from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
@@ -241,6 +241,27 @@ class SpeculatorCache:
                 f"draft={{{name!r}: …}} if requests choose among methods"
             )
         return source
+
+
+def load_with_fallback(
+    kind: Loader | MethodSpec | type[Drafter],
+    source: Source,
+    target: Model,
+    tokenizer: Tokenizer | None,
+) -> Drafter:
+    """Return `kind.load(…)`, or a translating drafter, with a warning, if the
+    vocabularies differ.
+    """
+    try:
+        return kind.load(source, target, tokenizer)
+    except VocabularyMismatch:
+        if not isinstance(source, str | Path):
+            raise
+        from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
+
+        pair = load_pair(source, target, tokenizer)
+        warnings.warn(pair.notice, stacklevel=4)
+        return CrossVocabularyDrafter(pair)
 
 
 def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:

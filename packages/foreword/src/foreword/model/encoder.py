@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.model.architectures import is_seq2seq
 from foreword.model.kv.memories import SequenceMemory
 from foreword.model.kv.pages import PagePool, PageTable
-from foreword.model.kv.reads import Read, SourceKeys
+from foreword.model.kv.reads import Read, SourceKeys, source_id
 from foreword.native.openmp import all_threads
 from foreword.types import Encoded, Features, Source
 
@@ -128,13 +129,6 @@ class EncoderMemory(SequenceMemory):
         raise NotImplementedError
 
 
-def source_id(id: int) -> int:
-    """Return the id under which the pool holds the source of a sequence; no sequence
-    has it.
-    """
-    return -3 - id
-
-
 def encoded(
     encoder: nn.Module,
     source: Sequence[int] | Encoded,
@@ -143,11 +137,6 @@ def encoded(
     model takes it.
     """
     return (source if isinstance(source, Encoded) else Source(source)).encoded(encoder)
-
-
-def is_seq2seq(config: PreTrainedConfig) -> bool:
-    """Return whether a config is of an encoder-decoder."""
-    return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def reads_sound(model: PreTrainedModel) -> bool:

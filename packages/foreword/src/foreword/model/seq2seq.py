@@ -13,7 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.encoder import is_seq2seq, reads_sound
+from foreword.model.architectures import is_seq2seq
+from foreword.model.encoder import reads_sound
 from foreword.model.loading.config import SPEECH
 from foreword.sampling.suppressed import Suppressed
 from foreword.types import SamplingParams

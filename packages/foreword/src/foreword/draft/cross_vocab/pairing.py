@@ -4,11 +4,10 @@ drafting method for them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 from torch import Tensor
 
@@ -17,7 +16,8 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_tokenizer
+from foreword.model import Model, Read, Tokenizer, load_tokenizer
+from foreword.model.seq2seq import check_decoder_only
 from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.types import Batch, Draft, Request, Scores, Verdict
 
@@ -29,15 +29,6 @@ PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
 """Reserved request id of the probe."""
-
-
-@runtime_checkable
-class Loads(Protocol):
-    """Class of a method, or spec of an ensemble."""
-
-    def load(
-        self, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> Drafter: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +79,6 @@ def load_pair(
     model.quantize_int8()
     vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
-
-
-def load_with_fallback(
-    kind: Loads, source: Source, target: Model, tokenizer: Tokenizer | None
-) -> Drafter:
-    """Return `kind.load(…)`, or a translating drafter, with a warning, if the
-    vocabularies differ.
-    """
-    try:
-        return kind.load(source, target, tokenizer)
-    except VocabularyMismatch:
-        if not isinstance(source, str | Path):
-            raise
-        pair = load_pair(source, target, tokenizer)
-        warnings.warn(pair.notice, stacklevel=4)
-        return CrossVocabularyDrafter(pair)
 
 
 class CrossVocabularyDrafter(Drafter):

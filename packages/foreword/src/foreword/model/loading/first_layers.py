@@ -13,8 +13,8 @@ from foreword.errors import ModelError
 from foreword.model.layers import layer_count, layers_of
 from foreword.model.loading import hub, sentence
 from foreword.model.loading.causal import check_causal
+from foreword.model.loading.config import in_few_bits
 from foreword.model.loading.load import empty_model, load_weights
-from foreword.model.loading.quantized import in_few_bits
 from foreword.model.probe.excerpt import enough, shorten
 from foreword.model.probe.probe import Capability, choose
 

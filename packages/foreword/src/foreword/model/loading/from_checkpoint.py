@@ -14,17 +14,15 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
-from foreword.model.executors.native.offload import SHARE
 from foreword.model.executors.registry import NATIVE
 from foreword.model.kv.limit import free_memory, return_freed
-from foreword.model.loading import first_layers, hub, offloaded, sentence, verdicts
-from foreword.model.loading.config import read_config, unloadable
+from foreword.model.layers import fill_missing
+from foreword.model.loading import hub, verdicts
+from foreword.model.loading.config import in_few_bits, read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
-from foreword.model.loading.quantized import in_few_bits, stamps
-from foreword.model.loading.sizes import check_layers
+from foreword.model.loading.sizes import check_layers, stamps
 from foreword.model.probe.probe import Capability
-from foreword.model.quantized.gguf_file import GgufFile
 from foreword.native import sampling
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
@@ -46,11 +44,13 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     config = read_config(source, trust_remote_code=trusted, seq2seq=True)
     place = None
     if options.offload_folder is not None:
+        from foreword.model.loading import offloaded
+
         place = offloaded.place(options.offload_folder, source, config, weights)
-    if place is not None and place.is_dir():
-        return offloaded.opened(
-            make, place, source, config, kv=kv, trusted=trusted
-        ).make_portable(options.portable)
+        if place.is_dir():
+            return offloaded.opened(
+                make, place, source, config, kv=kv, trusted=trusted
+            ).make_portable(options.portable)
     native = only in (None, NATIVE)
     first, *others = dtypes(dtype, where, config.architectures if native else None)
     probed = native and where.type == "cpu"
@@ -72,6 +72,8 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             )
             text: Sequence[int] = ()
             if known is None:
+                from foreword.model.loading import sentence
+
                 text = sentence.tokens(source, hf, trusted=trusted)
             model = _packed(make, hf, str(source), where, only, known, text=text)
         del hf  # `model.hf` is the same one
@@ -97,8 +99,10 @@ def _quantize(
     """Quantize a packed model, then move its weights to the folder `place`, if any."""
     with pages_in(None if place is None else place.parent):
         model.quantize(weights, kv)
-    offloaded.clear(model.hf)
+    fill_missing(model.hf)
     if place is not None:
+        from foreword.model.loading import offloaded
+
         offloaded.write(model, place)
         offloaded.attach(model, place)
 
@@ -107,6 +111,8 @@ def _finish(source: str | Path) -> None:
     """Free what loading held; compile now what the first answer needs."""
     sampling.library()
     if (path := hub.gguf(source)) is not None:
+        from foreword.model.quantized.gguf_file import GgufFile
+
         GgufFile.forget(path)
     return_freed()
 
@@ -144,6 +150,8 @@ def _known(
     known = None if verdict is None else verdicts.read(verdict)
     if known is None:
         say(f"checking how this machine runs {source}, once")
+        from foreword.model.loading import first_layers
+
         with _reported(source, torch.device("cpu")):
             known = first_layers.capability(source, config, dtype, only)
         if known is not None:
@@ -193,6 +201,8 @@ def _scratch(
         return None
     if hub.gguf(source) is None:
         check_layers(source, config)
+    from foreword.model.executors.native.offload import SHARE
+
     needed = 2 * parameter_count(config, trust_remote_code=trusted)
     if needed <= SHARE * free_memory(torch.device("cpu")):
         return None

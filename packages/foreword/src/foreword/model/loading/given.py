@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
-from foreword.model.executors.torch.packed_linear import PackedLinear, Swap, swap_out
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
 from foreword.model.loading.options import placed
@@ -25,6 +24,9 @@ from foreword.model.model import Model
 from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 from foreword.options import ModelOptions
+
+if TYPE_CHECKING:
+    from foreword.model.executors.torch.packed_linear import Swap
 
 Given = str | Path | PreTrainedModel | Model
 """A model, or its folder, hub id or GGUF file (a path, or "repo/id:name.gguf")."""
@@ -162,8 +164,43 @@ def adapted(
     return model, own
 
 
+def load_draft(source: Given, target: Model) -> Model:
+    """Return a draft model for a target; a folder or hub id is loaded in the target's
+    dtype, on its device.
+
+    A model of transformers in memory stays unchanged: a twin drafts. Raises
+    InvalidRequest for a model that cannot read what the target reads.
+    """
+    if target.seq2seq is not None:
+        from foreword.model.shared_encoder import load_sharing
+
+        return load_sharing(source, target)
+    model = load_alone(source, target)
+    if model.seq2seq is not None:
+        from foreword.model.shared_encoder import check_draft
+
+        check_draft(model, target)
+    return model
+
+
+def load_alone(source: Given, target: Model) -> Model:
+    """Return a draft model that shares nothing with its target."""
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, PreTrainedModel):
+        return Model(twin(source))
+    return Model.load(
+        source,
+        dtype=target.dtype,
+        device=str(target.device),
+        trust_remote_code=target.trust_remote_code,
+    )
+
+
 def twin(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model's modules and config that shares its weights."""
+    from foreword.model.executors.torch.packed_linear import PackedLinear
+
     packed = (
         layer.packed for layer in model.modules() if isinstance(layer, PackedLinear)
     )
@@ -219,6 +256,8 @@ def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Mod
     `known` is the capability of an earlier borrow of a model built the same way; it
     saves the probe.
     """
+    from foreword.model.executors.torch.packed_linear import swap_out
+
     implementations = _attention(hf)
     modes = [(module, module.training) for module in hf.modules()]
     swaps: list[Swap] = []

@@ -18,8 +18,7 @@ from huggingface_hub import constants, get_session
 from transformers.utils.hub import cached_file, cached_files
 
 from foreword.errors import ModelError, words
-from foreword.files import part_names
-from foreword.model.quantized.gguf_parts import part_paths
+from foreword.files import part_names, part_paths
 
 CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0

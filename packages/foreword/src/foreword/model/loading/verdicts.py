@@ -19,7 +19,7 @@ from foreword.errors import ForewordError
 from foreword.files import cache
 from foreword.model.backend import Mode
 from foreword.model.cost import machine
-from foreword.model.loading.quantized import stamps
+from foreword.model.loading.sizes import stamps
 from foreword.model.probe.probe import Capability
 
 LARGE = 2**23

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
@@ -25,8 +26,9 @@ from foreword.model.executors.registry import (
     made,
     refusal,
 )
-from foreword.model.executors.torch.packed_linear import Swap
-from foreword.model.probe.trial import Trial
+
+if TYPE_CHECKING:
+    from foreword.model.executors.torch.packed_linear import Swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ def choose(
     twice. `only` restricts the choice to one backend; `text` is as for Trial. Raises
     ModelError where no backend is exact.
     """
+    from foreword.model.probe.trial import Trial
+
     own = model.config._attn_implementation or "eager"
     trial = Trial(
         model, lambda twin, name, mode: made(twin, name, Order(mode, own, [])), text

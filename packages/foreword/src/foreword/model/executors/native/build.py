@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model import architectures
-from foreword.model.architectures import body
-from foreword.model.encoder import EncoderMemory, is_seq2seq
+from foreword.model.architectures import body, has_vision, is_seq2seq
+from foreword.model.encoder import EncoderMemory
 from foreword.model.executors.native import recurrent, supported
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.backend import NativeBackend
@@ -28,7 +28,6 @@ from foreword.model.executors.native.supported import SEQ2SEQ, unfit
 from foreword.model.executors.registry import Order
 from foreword.model.kv.pages import PageTable
 from foreword.model.kv.reads import Span
-from foreword.model.vision.rows import has_vision
 from foreword.native import forward
 
 

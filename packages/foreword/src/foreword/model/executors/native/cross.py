@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from foreword.model.architectures import ATTENTION, has
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import ATTENTION, has, is_seq2seq
 from foreword.model.layers import layers_of
 
 OUTPUT = {"o": "o_proj", "out_proj": "out_proj"}
