@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,11 +21,14 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
-from foreword.model.executors.native import codes, experts, grouped, offload
 from foreword.model.executors.native.angles import Angles
-from foreword.model.executors.native.cross import parts_of
 from foreword.model.executors.native.executor import NativeExecutor
-from foreword.model.executors.native.layout import around, matrices_of
+from foreword.model.executors.native.layout import (
+    around,
+    looked_up,
+    matrices_of,
+    parts_of,
+)
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
@@ -35,9 +38,13 @@ from foreword.model.executors.native.rows import (
     rows_of,
 )
 from foreword.model.executors.native.supported import inside, settings
-from foreword.model.executors.native.unpack import lent, looked_up, restore
+from foreword.model.layers import has_codes
 from foreword.native import forward
 from foreword.native.openmp import in_parallel
+
+if TYPE_CHECKING:
+    from foreword.model.executors.native.codes import Packer
+    from foreword.model.executors.native.offload import Stream
 
 
 class NativeBackend(NativeExecutor):
@@ -64,10 +71,13 @@ class NativeBackend(NativeExecutor):
         self._hf, self._owned = model, owned
         self._keeps_embeddings = keeps_embeddings
         self._head_scale = head_scale
-        self._stream: offload.Stream | None = None
+        self._stream: Stream | None = None
         """Thread that reads layers from a file; None = all are in memory."""
         self._layers = parts_of(model)
-        codes.fill(model, self._layers)
+        if has_codes(model):
+            from foreword.model.executors.native import codes
+
+            codes.fill(model, self._layers)
         described = self._describe(model)
         if head_scale:
             described.logit_scale = head_scale
@@ -88,10 +98,14 @@ class NativeBackend(NativeExecutor):
                 "cannot restore weights: they are quantized. Load the model without "
                 "weights="
             )
+        from foreword.model.executors.native.unpack import restore
+
         restore(self._hf, self.model, self.matrices.held, tied=self._tied)
 
     def write(self, folder: Path) -> None:
         """Write the packed matrices to a folder, from which `offload` reads them."""
+        from foreword.model.executors.native import offload
+
         offload.write(self.model, self.matrices.held, self._table, folder)
 
     def offload(
@@ -104,6 +118,8 @@ class NativeBackend(NativeExecutor):
 
         The other layers are read from the folder in every forward.
         """
+        from foreword.model.executors.native import offload
+
         self.matrices.drop(self.model)
         matrices, self._stream = offload.attach(self.model, folder, free)
         self.matrices.held += matrices
@@ -123,6 +139,8 @@ class NativeBackend(NativeExecutor):
         """
         if not self._owned:
             return nullcontext()
+        from foreword.model.executors.native.unpack import lent
+
         return lent(self._hf, self.model, self.matrices.held, self.embed)
 
     def quantize(
@@ -139,7 +157,7 @@ class NativeBackend(NativeExecutor):
         return the bits of a weight.
         """
         whole = {held.data_ptr(): held for held in self.matrices.held}
-        if not any(hasattr(part, "coded") for part in self._hf.modules()):
+        if not has_codes(self._hf):
             return 16
         self._keep_table()
         self.matrices.drop(self.model)
@@ -160,10 +178,12 @@ class NativeBackend(NativeExecutor):
 
     def _codes(
         self, whole: dict[int, Tensor]
-    ) -> Iterator[tuple[Any, str, int, codes.Packer]]:
+    ) -> Iterator[tuple[Any, str, int, Packer]]:
         """Yield struct, field, count of weights and packer of the codes of each matrix;
         take its packed weights out of `whole` (by address), so that they are freed.
         """
+        from foreword.model.executors.native import codes, grouped
+
         described_layers = self.model.layer[: self.model.layers]
         for described, layer in zip(described_layers, self._layers, strict=True):
             of_layer = codes.matrices(layer)
@@ -242,7 +262,11 @@ class NativeBackend(NativeExecutor):
         config = model.config.get_text_config()
         layers = self._layers
         routed = next(filter(architectures.routed, layers), None)
-        self._experts = None if routed is None else experts.sizes(routed)
+        self._experts = None
+        if routed is not None:
+            from foreword.model.executors.native import experts
+
+            self._experts = experts.sizes(routed)
         # an owned model loses its weights below: read what depends on them before
         flags = settings(model)
         array = (forward.Layer * len(layers))()
@@ -305,6 +329,8 @@ class NativeBackend(NativeExecutor):
         if self._owned:
             drop_weights(layer)
             if architectures.routed(layer):
+                from foreword.model.executors.native import experts
+
                 experts.drop(layer)
         if not is_recurrent(layer):
             described.window = architectures.window(layer)

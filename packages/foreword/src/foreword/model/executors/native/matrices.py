@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreword.model.executors.native import grouped
 from foreword.model.executors.native.layout import matrices_of, products, room, vectors
 from foreword.native import forward
 from foreword.native.huge_pages import BLOCK, Pages
@@ -128,6 +127,8 @@ class Matrices:
         coding: int,
     ) -> int:
         if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
+            from foreword.model.executors.native import grouped
+
             return self.keep(grouped.whole(packed, self.empty))
         size = self.library.foreword_coded_bytes(*packed.shape, coding)
         codes = self._pages.empty((size,), torch.uint8).zero_()
