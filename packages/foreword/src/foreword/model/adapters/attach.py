@@ -189,11 +189,7 @@ def _pool_of(model: Model) -> PoolBackend:
     return model.backend
 
 
-def _fitted(
-    model: Model,
-    name: str,
-    folder: LoraFolder,
-) -> LoraAdapter:
+def _fitted(model: Model, name: str, folder: LoraFolder) -> LoraAdapter:
     """Return an adapter of this model. Raises ModelError where it is of another one."""
     linear = _linear_layers(body(model.hf), model.hf)
     pairs: dict[nn.Module, LowRank] = {}
@@ -225,12 +221,7 @@ def _linear_layers(decoder: nn.Module, whole: nn.Module) -> dict[str, nn.Module]
     }
 
 
-def _check_sizes(
-    path: Path,
-    name: str,
-    layer: nn.Module,
-    pair: Pair,
-) -> None:
+def _check_sizes(path: Path, name: str, layer: nn.Module, pair: Pair) -> None:
     """Raise ModelError where a pair is for a layer of another size."""
     if isinstance(layer, PackedLinear | nn.Linear):
         sizes = (layer.in_features, layer.out_features)
