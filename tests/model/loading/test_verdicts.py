@@ -17,8 +17,8 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
 from foreword.model.executors.native import matrices, offload
-from foreword.model.loading import causal, first_layers, from_checkpoint, verdicts
-from foreword.model.probe import trial
+from foreword.model.loading import first_layers, from_checkpoint, verdicts
+from foreword.model.probe import probe
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
 from grids import NEEDS_C
@@ -206,8 +206,8 @@ def test_bundled_models_are_probed_once(probes, monkeypatch):
     monkeypatch.setattr(verdicts, "LARGE", LARGE)
     with LLM(dtype="bfloat16") as llm:
         first = llm.generate([TOKENS], PARAMS)[0]
-    monkeypatch.setattr(trial, "Trial", None)
-    monkeypatch.setattr(causal, "check_causal", None)
+    monkeypatch.setattr(probe, "Trial", None)
+    monkeypatch.setattr(probe, "check_causal", None)
     with LLM(dtype="bfloat16") as llm:
         again = llm.generate([TOKENS], PARAMS)[0]
     assert again.tokens == first.tokens
@@ -222,7 +222,7 @@ def test_models_that_native_refuses_are_probed_once(kind, size, tmp_path, monkey
     tiny_models.random(config).save_pretrained(tmp_path / "model")
     first = Model.load(tmp_path / "model", device="cpu")
     assert first.capability.backend != "native"
-    monkeypatch.setattr(trial, "Trial", None)
+    monkeypatch.setattr(probe, "Trial", None)
     again = Model.load(tmp_path / "model", device="cpu")
     assert (again.capability, again.dtype) == (first.capability, first.dtype)
     assert torch.equal(scores(again), scores(first))

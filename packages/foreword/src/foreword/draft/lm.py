@@ -20,8 +20,14 @@ from torch import Tensor
 from foreword.draft.base import Source
 from foreword.draft.tree.drafter import DraftModel, ModelDrafter, capacity, catch_up
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_same, load_tokenizer
-from foreword.model.loading.given import load_draft
+from foreword.model import (
+    Model,
+    Read,
+    Tokenizer,
+    check_same,
+    load_draft,
+    load_tokenizer,
+)
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, DraftTree, Request
 

@@ -17,7 +17,6 @@ from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source, quantized
 from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
-from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
 from foreword.engine.speculator import Speculator
 from foreword.errors import (
@@ -79,8 +78,7 @@ class SpeculatorCache:
         `fallback`: the method is not explicit, so a fallback may replace it.
         """
         drafter = self._drafters.get(
-            self._method,
-            partial(self._load, self._method, fallback=fallback),
+            self._method, partial(self._load, self._method, fallback=fallback)
         )
         return (
             drafter,
@@ -219,6 +217,8 @@ class SpeculatorCache:
                 f"cannot load the drafter, so decoding runs without drafting: {error}",
                 stacklevel=4,
             )
+            from foreword.draft.none import NoDrafter
+
             return NoDrafter(str(error))
 
     def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:

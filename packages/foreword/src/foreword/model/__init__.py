@@ -8,10 +8,10 @@ from transformers import PreTrainedModel as HFModel
 from foreword.model.architectures import is_seq2seq
 from foreword.model.backend import Mode
 from foreword.model.cost import machine, measure
+from foreword.model.executors.registry import Capability
 from foreword.model.kv.reads import PromptEnd, Read, source_id
-from foreword.model.loading.given import borrow
+from foreword.model.loading.given import load_draft
 from foreword.model.model import Model
-from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import (
     Tokenizer,
     check_same,
@@ -27,9 +27,9 @@ __all__ = [
     "PromptEnd",
     "Read",
     "Tokenizer",
-    "borrow",
     "check_same",
     "is_seq2seq",
+    "load_draft",
     "load_tokenizer",
     "machine",
     "measure",

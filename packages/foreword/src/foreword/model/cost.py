@@ -11,18 +11,20 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from foreword.estimators import interpolated
 from foreword.files import CachedValues
 from foreword.model.backend import Backend, Mode
-from foreword.model.encoder import EncoderMemory
 from foreword.model.kv.reads import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.version import VERSION
+
+if TYPE_CHECKING:
+    from foreword.model.encoder import EncoderMemory
 
 NEAR, FAR = 128, 1024
 """Tokens. Context lengths at which forwards are measured, where they fit."""
@@ -245,7 +247,7 @@ class _Probe:
         one = PROBE_ID - len(self._opened)
         self._backend.open(one, context + room)
         self._opened.append(one)
-        sources = self._backend.memory(EncoderMemory)
+        sources = self._sources()
         if sources is not None:
             self._backend.give(one, sources.probe_source)
         prompt = self._prompt
@@ -253,6 +255,14 @@ class _Probe:
         if self._copies:
             source = list(islice(cycle(range(prompt)), context - prompt))
             self._backend.move(one, source, prompt)
+
+    def _sources(self) -> EncoderMemory | None:
+        """Return what holds the sources of an encoder-decoder."""
+        if not getattr(self._backend, "memories", True):
+            return None  # nearly always
+        from foreword.model.encoder import EncoderMemory
+
+        return self._backend.memory(EncoderMemory)
 
     def close(self) -> None:
         """Free the sequences."""
@@ -265,7 +275,7 @@ class _Probe:
             # each forward adds a token to the context
             alone = point.sequences == 1 and not point.is_far
             return alone and self._held + point.rows <= self._context
-        if point.sequences > 1 and self._backend.memory(EncoderMemory) is not None:
+        if point.sequences > 1 and self._sources() is not None:
             return False  # a source takes the id of another sequence below 0
         start = self.far if point.is_far else self.near
         return start > 0 and start + point.rows <= self._context

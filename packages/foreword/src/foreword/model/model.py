@@ -20,14 +20,13 @@ from foreword.model.architectures import is_seq2seq
 from foreword.model.backend import Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.executors.native.backend import NativeBackend
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability, build_backend
 from foreword.model.kv.limit import most_tokens
 from foreword.model.kv.reads import Read
 from foreword.model.layers import drop_codes, layer_count, rank_count
 from foreword.model.loading import from_checkpoint
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms, check_portable
-from foreword.model.probe.probe import Capability, backend_named, build_backend, choose
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
 from foreword.types.growth import GrownTree, TreeRequest
@@ -78,23 +77,17 @@ class Model:
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
-        self.seq2seq: Seq2Seq | None = None
+        self.seq2seq = _rules(hf, self.name)
         """Tokens that an encoder-decoder's settings force; None = decoder-only."""
-        if is_seq2seq(hf.config):
-            from foreword.model.seq2seq import Seq2Seq
-
-            self.seq2seq = Seq2Seq.of(hf, self.name)
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         """Weights of the checkpoint, tied ones once; a backend may drop some."""
         owned = swaps is None
         replaced: list[Swap] = [] if swaps is None else swaps
         if known is None:
-            from foreword.model.loading.causal import check_causal
+            from foreword.model.probe.probe import probed
 
-            check_causal(hf, self.name)
-            only = backend_named(backend)
-            self.backend, self.capability = choose(
-                hf, replaced, owned=owned, only=only, text=text
+            self.backend, self.capability = probed(
+                hf, self.name, replaced, owned=owned, backend=backend, text=text
             )
         else:
             self.backend = build_backend(hf, known, replaced, owned=owned)
@@ -397,3 +390,11 @@ class Model:
             sources = self.backend.memory(EncoderMemory)
         with nullcontext() if sources is None else sources.own_attention():
             return Model(self.hf, self.name, known=self.capability, swaps=[])
+
+
+def _rules(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
+    if not is_seq2seq(hf.config):
+        return None
+    from foreword.model.seq2seq import Seq2Seq
+
+    return Seq2Seq.of(hf, name)

@@ -100,10 +100,7 @@ class Seq2Seq:
             params = replace(params, processors=(first, *params.processors))
         return params
 
-    def last(
-        self,
-        params: SamplingParams,
-    ) -> int | None:
+    def last(self, params: SamplingParams) -> int | None:
         """Return the token that ends an answer at `max_tokens`; None where the request
         asks for another end.
         """
@@ -123,10 +120,7 @@ class HasSeq2Seq(Protocol):
     seq2seq: Seq2Seq | None
 
 
-def check_decoder_only(
-    model: HasSeq2Seq,
-    action: str,
-) -> None:
+def check_decoder_only(model: HasSeq2Seq, action: str) -> None:
     """Raise InvalidRequest for an encoder-decoder, with which `action` does
     not work.
     """
@@ -148,9 +142,7 @@ def _start(settings: Any, model: str) -> int:
     return start
 
 
-def _forbidden(
-    settings: Any,
-) -> tuple[tuple[int, ...], ...]:
+def _forbidden(settings: Any) -> tuple[tuple[int, ...], ...]:
     """Return the forbidden words; end tokens are not words, as in transformers."""
     eos = getattr(settings, "eos_token_id", None)
     ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]

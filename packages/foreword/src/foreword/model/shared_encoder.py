@@ -21,7 +21,11 @@ from foreword.model.architectures import is_seq2seq
 from foreword.model.cost import PROBE_ID
 from foreword.model.encoder import EncoderMemory
 from foreword.model.loading.config import read_config
-from foreword.model.loading.given import Given, load_alone, twin
+from foreword.model.loading.given import (
+    Given,
+    load_alone,
+)
+from foreword.model.loading.in_memory import twin
 from foreword.model.loading.load import load_weights
 from foreword.model.model import Model
 from foreword.types import Encoded, Features, Source

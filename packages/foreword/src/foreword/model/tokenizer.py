@@ -10,7 +10,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
-from foreword.model.loading.config import CONFIG, misplaced_head, read_json, untrusted
+from foreword.model.loading.config import (
+    CONFIG,
+    misplaced_head,
+    read_json,
+    untrusted,
+)
 
 Tokenizer = PreTrainedTokenizerBase
 

@@ -17,7 +17,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
-from foreword.registry import HEAD_KEYS, HEAD_METHODS, WEIGHT_FORMATS
+from foreword.registry import HEAD_METHODS, WEIGHT_FORMATS
 
 CONFIG = hub.CONFIG
 SETTINGS_FILE = "hf_quant_config.json"
@@ -185,24 +185,11 @@ def read_config(
     return config
 
 
-def kinds_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of model that a config names: the one of speculators, its
-    architectures, then keys that only trained heads have (`HEAD_KEYS`).
-    """
-    architectures = config.get("architectures")
-    named = (
-        config.get("speculators_model_type"),
-        *(architectures if isinstance(architectures, list) else ()),
-        *(key for key in HEAD_KEYS if config.get(key) is not None),
-    )
-    return tuple(one for one in named if isinstance(one, str))
-
-
 def misplaced_head(source: str | Path, config: Mapping[str, Any]) -> ModelError | None:
     """Return the error for a trained head in place of a model; None for anything
     else.
     """
-    heads = [HEAD_METHODS[one] for one in kinds_of(config) if one in HEAD_METHODS]
+    heads = [HEAD_METHODS[one] for one in hub.kinds_of(config) if one in HEAD_METHODS]
     return (
         ModelError(
             f"cannot load a model from {str(source)!r}: it is a trained head of the "

@@ -10,13 +10,14 @@ import torch
 from transformers import PreTrainedConfig
 
 from foreword.errors import ModelError
+from foreword.model.executors.registry import Capability
 from foreword.model.layers import layer_count, layers_of
 from foreword.model.loading import hub, sentence
 from foreword.model.loading.causal import check_causal
 from foreword.model.loading.config import in_few_bits
 from foreword.model.loading.load import empty_model, load_weights
 from foreword.model.probe.excerpt import enough, shorten
-from foreword.model.probe.probe import Capability, choose
+from foreword.model.probe.probe import choose
 
 LEAST = 4
 """Layers: the states of real models grow a thousandfold within the first few."""

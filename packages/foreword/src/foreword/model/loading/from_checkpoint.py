@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability
 from foreword.model.kv.limit import free_memory, return_freed
 from foreword.model.layers import fill_missing
 from foreword.model.loading import hub, verdicts
@@ -22,7 +22,6 @@ from foreword.model.loading.config import in_few_bits, read_config, unloadable
 from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
 from foreword.model.loading.sizes import check_layers, stamps
-from foreword.model.probe.probe import Capability
 from foreword.native import sampling
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
@@ -70,12 +69,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             hf = load_weights(
                 source, config, first, trust_remote_code=trusted, filled=not packs
             )
-            text: Sequence[int] = ()
-            if known is None:
-                from foreword.model.loading import sentence
-
-                text = sentence.tokens(source, hf, trusted=trusted)
-            model = _packed(make, hf, str(source), where, only, known, text=text)
+            model = _packed(make, hf, source, where, only, known, trusted=trusted)
         del hf  # `model.hf` is the same one
         if probed and known is None:  # its files may only be here now
             verdict = verdict or verdicts.verdict_file(source, config, first)
@@ -120,15 +114,19 @@ def _finish(source: str | Path) -> None:
 def _packed(
     make: type[Model],
     hf: PreTrainedModel,
-    name: str,
+    source: str | Path,
     where: torch.device,
     only: str | None,
     known: Capability | None,
     *,
-    text: Sequence[int],
+    trusted: bool,
 ) -> Model:
     """Return the model, packed for its backend; it is probed unless `known`."""
+    name = str(source)
     if known is None:
+        from foreword.model.loading import sentence
+
+        text = sentence.tokens(source, hf, trusted=trusted)
         nn.Module.to(hf, where)
         return make(hf, name, backend=only, text=text)
     # Other torch threads would spin between the short operations on a small model.

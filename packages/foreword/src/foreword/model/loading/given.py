@@ -4,14 +4,10 @@ stays unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,12 +17,8 @@ from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
 from foreword.model.loading.options import placed
 from foreword.model.model import Model
-from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 from foreword.options import ModelOptions
-
-if TYPE_CHECKING:
-    from foreword.model.executors.torch.packed_linear import Swap
 
 Given = str | Path | PreTrainedModel | Model
 """A model, or its folder, hub id or GGUF file (a path, or "repo/id:name.gguf")."""
@@ -127,6 +119,8 @@ def opened(
         return Model.load(target, options), tokenizer
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
+    from foreword.model.loading.in_memory import in_bfloat16, twin
+
     try:
         own = twin(target)
         if options.changes_scores:
@@ -188,6 +182,8 @@ def load_alone(source: Given, target: Model) -> Model:
     if isinstance(source, Model):
         return source
     if isinstance(source, PreTrainedModel):
+        from foreword.model.loading.in_memory import twin
+
         return Model(twin(source))
     return Model.load(
         source,
@@ -195,80 +191,6 @@ def load_alone(source: Given, target: Model) -> Model:
         device=str(target.device),
         trust_remote_code=target.trust_remote_code,
     )
-
-
-def twin(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model's modules and config that shares its weights."""
-    from foreword.model.executors.torch.packed_linear import PackedLinear
-
-    packed = (
-        layer.packed for layer in model.modules() if isinstance(layer, PackedLinear)
-    )
-    shared = {
-        id(tensor): tensor
-        for tensor in chain(model.parameters(), model.buffers(), packed)
-    }
-    return deepcopy(model, shared)
-
-
-def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Return the config of every part of a model, each with its attention
-    implementation.
-    """
-    configs: dict[int, Any] = {}
-    found = [
-        part.config for part in model.modules() if isinstance(part, PreTrainedModel)
-    ]
-    while found:
-        config = found.pop()
-        configs[id(config)] = config
-        parts = (getattr(config, name, None) for name in config.sub_configs)
-        found += [
-            part for part in parts if part is not None and id(part) not in configs
-        ]
-    return [
-        (config, config._attn_implementation_internal) for config in configs.values()
-    ]
-
-
-def in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded
-    before they are quantized.
-    """
-    rounded: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for name, weight in list(module.named_parameters(recurse=False)):
-            if weight.dtype != torch.float32:
-                continue
-            if id(weight) not in rounded:  # tied weights stay tied
-                rounded[id(weight)] = nn.Parameter(
-                    weight.detach().bfloat16(), requires_grad=False
-                )
-            setattr(module, name, rounded[id(weight)])
-    return model
-
-
-@contextmanager
-def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """Yield a Model over the caller's model, whose attention, layers and training modes
-    are restored on exit.
-
-    `known` is the capability of an earlier borrow of a model built the same way; it
-    saves the probe.
-    """
-    from foreword.model.executors.torch.packed_linear import swap_out
-
-    implementations = _attention(hf)
-    modes = [(module, module.training) for module in hf.modules()]
-    swaps: list[Swap] = []
-    try:
-        yield Model(hf, known=known, swaps=swaps)
-    finally:
-        swap_out(swaps)
-        for config, implementation in implementations:
-            config._attn_implementation_internal = implementation
-        for module, training in modes:
-            module.training = training
 
 
 def _home(model: object) -> str:

@@ -81,15 +81,7 @@ def load_weights(
                 ),
             )
         where: dict[str, Any] = {**hub.location(source), **NO_ADAPTER, **(split or {})}
-        load: Any = loader(config).from_pretrained
-        if quantization(config):
-            from foreword.model.loading.quantized import load_dequantized
-
-            load, where = load_dequantized, {**where, "filled": filled}
-        if hub.gguf(source) is not None:
-            from foreword.model.loading.quantized import load_gguf
-
-            load, where = load_gguf, {"source": source, "filled": filled}
+        load, where = _loading(source, config, where, filled)
         with _LOADING:
             model, info = load(
                 config=config,
@@ -114,6 +106,20 @@ def load_weights(
     except Exception as error:
         raise unloadable(source, error, read_json(source, CONFIG) or {}) from error
     return model
+
+
+def _loading(
+    source: str | Path, config: PreTrainedConfig, where: dict[str, Any], filled: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Return the function that builds a checkpoint's model, and its own arguments."""
+    is_gguf = hub.gguf(source) is not None
+    if not (quantization(config) or is_gguf):
+        return loader(config).from_pretrained, where
+    from foreword.model.loading.quantized import load_dequantized, load_gguf
+
+    if is_gguf:
+        return load_gguf, {"source": source, "filled": filled}
+    return load_dequantized, {**where, "filled": filled}
 
 
 def parameter_count(

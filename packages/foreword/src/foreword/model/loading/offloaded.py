@@ -24,12 +24,11 @@ from foreword.model.architectures import is_seq2seq, loader
 from foreword.model.backend import Mode
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.offload import LAYOUT, SHARE
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability
 from foreword.model.kv.limit import free_memory
 from foreword.model.layers import fill_missing
 from foreword.model.loading.complete import weights
 from foreword.model.loading.sizes import stamps
-from foreword.model.probe.probe import Capability
 from foreword.version import VERSION
 
 if TYPE_CHECKING:

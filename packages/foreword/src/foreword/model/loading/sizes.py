@@ -20,7 +20,12 @@ from foreword.errors import ModelError
 from foreword.files import part_paths
 from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import APART, INDEX, WEIGHTS, check_names
+from foreword.model.loading.complete import (
+    APART,
+    INDEX,
+    WEIGHTS,
+    check_names,
+)
 from foreword.model.loading.config import LAYERS, read_json
 
 Header = Mapping[str, tuple[list[int], str]]

@@ -23,12 +23,8 @@ from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import NativeExecutor
-from foreword.model.executors.native.layout import (
-    around,
-    looked_up,
-    matrices_of,
-    parts_of,
-)
+from foreword.model.executors.native.layout import around, matrices_of, parts_of
+from foreword.model.executors.native.matrices import looked_up
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
@@ -131,9 +127,7 @@ class NativeBackend(NativeExecutor):
         self.describe(self.model, self.words, offload.size(folder))
         return 0 if self._stream is None else self._stream.layers
 
-    def lend(
-        self,
-    ) -> AbstractContextManager[None]:
+    def lend(self) -> AbstractContextManager[None]:
         """Let the model's own code run while inside, each part with its weights for as
         long as it runs.
         """
@@ -261,12 +255,7 @@ class NativeBackend(NativeExecutor):
     def _describe(self, model: PreTrainedModel) -> forward.Model:
         config = model.config.get_text_config()
         layers = self._layers
-        routed = next(filter(architectures.routed, layers), None)
-        self._experts = None
-        if routed is not None:
-            from foreword.model.executors.native import experts
-
-            self._experts = experts.sizes(routed)
+        self._experts = _experts(layers)
         # an owned model loses its weights below: read what depends on them before
         flags = settings(model)
         array = (forward.Layer * len(layers))()
@@ -334,6 +323,16 @@ class NativeBackend(NativeExecutor):
                 experts.drop(layer)
         if not is_recurrent(layer):
             described.window = architectures.window(layer)
+
+
+def _experts(layers: Sequence[Any]) -> forward.Experts | None:
+    """Return the sizes of the experts of a model; None if it has none."""
+    routed = next(filter(architectures.routed, layers), None)
+    if routed is None:
+        return None
+    from foreword.model.executors.native import experts
+
+    return experts.sizes(routed)
 
 
 def _embed_scale(embeddings: Any) -> float:

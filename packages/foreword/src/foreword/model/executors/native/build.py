@@ -8,7 +8,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from foreword.model.architectures import body, has_vision, is_recurrent, is_seq2seq
+from foreword.model.architectures import (
+    body,
+    has_vision,
+    is_recurrent,
+    is_seq2seq,
+)
 from foreword.model.executors.native import supported
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.backend import NativeBackend

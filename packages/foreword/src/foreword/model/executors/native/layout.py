@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import BFloat16, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -146,18 +146,3 @@ def around(model: PreTrainedModel) -> dict[str, Float[Tensor, "size"]]:
             [bias, bias.new_zeros(room(len(bias)) - len(bias))]
         )
     return {name: vector.detach().float() for name, vector in result.items()}
-
-
-def looked_up(
-    packed: BFloat16[Tensor, "outputs depth"], outputs: Int[Tensor, "*rows"]
-) -> BFloat16[Tensor, "*rows depth"]:
-    """Return some rows of a packed matrix. Reference for `packed_row` in layer.c."""
-    whole, depth = len(packed) // PANEL * PANEL, packed.shape[1]
-    panels = packed[:whole].view(-1, depth // 2, PANEL, 2)
-    rest = packed[whole:].view(depth // 2, -1, 2)
-    rows = outputs.flatten()
-    result = packed.new_empty(len(rows), depth // 2, 2)
-    early = rows < whole
-    result[early] = panels[rows[early] // PANEL, :, rows[early] % PANEL]
-    result[~early] = rest[:, rows[~early] - whole].transpose(0, 1)
-    return result.view(*outputs.shape, depth)
