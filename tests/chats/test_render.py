@@ -16,8 +16,9 @@ import starter
 from asking import assistant, called, part, system, tool_result, user
 from foreword import LLM, InvalidRequest
 from foreword.api.requests import Requests
-from foreword.chats import functions_of, instruction
+from foreword.chats import functions_of
 from foreword.chats.cut_calls import cut_arguments
+from foreword.chats.instruction import instruction
 from foreword.chats.sanitize import MARK
 from foreword_server.output import (
     format_of,

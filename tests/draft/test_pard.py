@@ -18,7 +18,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.pard import MaskedDrafter, mask_token
 from foreword.errors import ModelError, VocabularyMismatch
 from foreword.model import Model, Read
-from foreword.model.loading.checkpoint import MASK_TOKENS
+from foreword.model.loading.hub import MASK_TOKENS
 from foreword.types import Batch, Draft
 from foreword_train.methods.lm import load
 from other_tokenizers import NEAR

@@ -20,7 +20,8 @@ from foreword.draft.heads.eagle_checkpoint import load, pack
 from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
-from foreword.model.loading.checkpoint import Checkpoint, kinds
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.hub import kinds
 from foreword_train import registry
 from foreword_train.commands.export import Engine
 from foreword_train.export import _check, export

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from foreword.types import Noise, Verify
-from foreword.verify import block, rejection, traversal, without_replacement
-from foreword.verify.block import prefix_acceptance
+from foreword.verify.block import block, prefix_acceptance
+from foreword.verify.rejection import rejection
+from foreword.verify.traversal import traversal
+from foreword.verify.without_replacement import without_replacement
 from foreword_lab.certify.enumeration import BITS, FEW_BITS, over_uniforms
 from foreword_lab.certify.worlds import World, along, chain, chosen, drawn, drawn_tree
 

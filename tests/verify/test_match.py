@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.types import Draft, Noise, Verdict
-from foreword.verify import match
-from foreword.verify.match import _follow_chain, _follow_tree, _one_by_one
+from foreword.verify.match import _follow_chain, _follow_tree, _one_by_one, match
 from foreword_lab.certify.worlds import chain, changed
 
 VOCAB = 3

@@ -6,8 +6,7 @@ import torch
 
 from distributions import random_noise
 from foreword.types import Noise
-from foreword.verify import rejection
-from foreword.verify.rejection import chain_distributions, ratios
+from foreword.verify.rejection import chain_distributions, ratios, rejection
 from foreword_lab.certify.worlds import chain
 
 

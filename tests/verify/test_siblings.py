@@ -7,9 +7,9 @@ import torch
 
 from distributions import random_noise
 from foreword.types import Draft, Noise
-from foreword.verify import kseq, specinfer, without_replacement
-from foreword.verify.kseq import any_of, selection, smallest_rho
-from foreword.verify.without_replacement import residual, untried
+from foreword.verify.kseq import any_of, kseq, selection, smallest_rho
+from foreword.verify.specinfer import specinfer
+from foreword.verify.without_replacement import residual, untried, without_replacement
 from foreword_lab.certify.enumeration import bias, over_uniforms
 from foreword_lab.certify.worlds import (
     AllDrafts,

@@ -15,9 +15,9 @@ import tiny_lora
 import tiny_models
 from foreword import LLM, Completion, SamplingParams
 from foreword.model import Read
+from foreword.model.layers import drop_codes
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.quantized import coded
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, adapter="a")
@@ -136,7 +136,7 @@ def test_a_quantized_checkpoint_is_adapted_as_its_weights_are_read(quantized, tm
     (tmp_path / "base").mkdir()
     source = quantized(tmp_path / "base")
     base = load_weights(source, read_config(source), torch.float32)
-    coded.drop(base)
+    drop_codes(base)
     whole = tiny_lora.merged(tiny_lora.save(base, tmp_path / "a", 1))
     plain = [replace(params, adapter=None) for params in BOTH]
     expected = answers(whole, plain, method="none")

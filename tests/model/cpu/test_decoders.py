@@ -13,8 +13,8 @@ import tiny_seq2seq
 import tiny_whisper
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.executors.native.build import NativeSources
-from foreword.model.loading.given import borrow
+from foreword.model.executors.native.sources import NativeSources
+from foreword.model.loading.in_memory import borrow
 from foreword.model.probe.trial import ROUNDED
 from foreword.types import Features
 from grids import NEEDS_C

@@ -11,7 +11,7 @@ import starter
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.native.supported import refused
-from foreword.model.loading.given import twin
+from foreword.model.loading.in_memory import twin
 from tiny_models import differing
 
 ASKED = SamplingParams(temperature=0.8, seed=5, max_tokens=24)

@@ -10,7 +10,7 @@ import starter
 import tiny_models
 import tiny_vision
 from foreword import LLM, SamplingParams
-from foreword.model.loading.given import borrow
+from foreword.model.loading.in_memory import borrow
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 17))

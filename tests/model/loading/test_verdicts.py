@@ -16,8 +16,8 @@ from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
-from foreword.model.executors.native import matrices
-from foreword.model.loading import from_checkpoint, verdicts
+from foreword.model.executors.native import matrices, offload
+from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
@@ -118,7 +118,7 @@ def test_first_layers_are_probed_for_all(name, probes, tmp_path, monkeypatch):
     monkeypatch.setattr(verdicts, "LARGE", 2**40)
     monkeypatch.setattr(from_checkpoint, "LEAST", 1)
     model = Model.load(path, device="cpu", dtype="bfloat16")
-    found = from_checkpoint.first_layers(path, config, torch.bfloat16, None)
+    found = first_layers.capability(path, config, torch.bfloat16, None)
     # layers of the second kind do not come first
     assert (found is None) == (name == "gemma2")
     assert (model.capability == whole.capability) == (found is None)
@@ -208,7 +208,7 @@ def test_bundled_models_are_probed_once(probes, monkeypatch):
     with LLM(dtype="bfloat16") as llm:
         first = llm.generate([TOKENS], PARAMS)[0]
     monkeypatch.setattr(probe, "Trial", None)
-    monkeypatch.setattr(model_module, "check_causal", None)
+    monkeypatch.setattr(probe, "check_causal", None)
     with LLM(dtype="bfloat16") as llm:
         again = llm.generate([TOKENS], PARAMS)[0]
     assert again.tokens == first.tokens
@@ -257,7 +257,7 @@ def test_small_checkpoints_are_probed_every_time(probes, monkeypatch):
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose memory holds no weights in 16 bits."""
-    monkeypatch.setattr(from_checkpoint, "SHARE", 0)
+    monkeypatch.setattr(offload, "SHARE", 0)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import tiny_models
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
 from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.registry import build_backend
 from foreword.model.executors.torch.packed_linear import PackedLinear
-from foreword.model.probe.probe import build_backend, choose
+from foreword.model.probe.probe import choose
 from foreword.model.probe.trial import probe_text
 from tiny_models import VOCAB, build
 

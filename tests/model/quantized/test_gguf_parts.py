@@ -20,7 +20,7 @@ from foreword.model import Model, load_tokenizer
 from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
-from foreword.model.loading.quantized import stamps
+from foreword.model.loading.sizes import stamps
 from foreword.model.loading.verdicts import verdict_file
 from foreword_server.replicas.catalog import read_catalog
 from gguf_files.families import random

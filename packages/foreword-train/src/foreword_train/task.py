@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from foreword.model import HFModel, Seq2Seq, Tokenizer
+from foreword.model import HFModel, Tokenizer
 from foreword.model.executors.torch.hooks import listening
+from foreword.model.seq2seq import Seq2Seq
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
 from foreword_train.losses import Loss, agreement, compare, overlap

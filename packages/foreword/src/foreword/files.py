@@ -214,6 +214,13 @@ def part_names(name: str) -> list[str]:
     ]
 
 
+def part_paths(path: Path) -> list[Path]:
+    """Return the paths of all parts of a model, by the path of one of them; they may
+    not exist.
+    """
+    return [path.with_name(name) for name in part_names(path.name)]
+
+
 def model_name(name: str) -> str:
     """Return the name of a model in a GGUF file, without its ending and the number of
     its part.

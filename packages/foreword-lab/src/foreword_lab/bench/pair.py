@@ -11,11 +11,11 @@ from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
-from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
+from foreword.engine.speculator_cache import load_with_fallback
 from foreword.errors import InvalidRequest
-from foreword.model import check_decoder_only
+from foreword.model.seq2seq import check_decoder_only
 from foreword.options import LoadingOptions
 from foreword.registry import PLAIN
 from foreword.verify import Rule

@@ -21,13 +21,8 @@ from foreword.draft import method
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest
-from foreword.model import (
-    Model,
-    Tokenizer,
-    check_decoder_only,
-    check_same,
-    load_tokenizer,
-)
+from foreword.model import Model, Tokenizer, check_same, load_tokenizer
+from foreword.model.seq2seq import check_decoder_only
 from foreword.prompts import load
 from foreword.registry import DEFAULT_WITH_DRAFT, RULES
 from foreword.types import Request, SamplingParams

@@ -11,9 +11,9 @@ from foreword.api.llm import LLM
 from foreword.budget import FixedBudget
 from foreword.draft import METHODS, Drafter, MethodSpec, default_method
 from foreword.draft import method as find_method
-from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import shipped
 from foreword.engine.speculator import Speculator
+from foreword.engine.speculator_cache import load_with_fallback
 from foreword.errors import InvalidRequest
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword.verify import RULES

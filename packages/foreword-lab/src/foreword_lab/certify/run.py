@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from foreword.api.llm import LLM
-from foreword.model import check_decoder_only
+from foreword.model.seq2seq import check_decoder_only
 from foreword.options import ModelOptions, keywords
 from foreword.registry import DEFAULT_RULE, PLAIN, RULES
 from foreword.verify import Rule

@@ -10,8 +10,9 @@ from foreword.budget import FixedBudget
 from foreword.draft import method
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.model import HFModel, borrow
-from foreword.model.probe.probe import Capability
+from foreword.model import HFModel
+from foreword.model.executors.registry import Capability
+from foreword.model.loading.in_memory import borrow
 from foreword.registry import PLAIN
 from foreword.types import Request, SamplingParams
 from foreword.verify import rule

@@ -24,8 +24,7 @@ from foreword.draft.heads.export_layout import (
 )
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import HFModel, Tokenizer, check_same, load_tokenizer
-from foreword.model.architectures import INNER, head_dim, loader
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import INNER, head_dim, is_seq2seq, loader
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config

@@ -24,7 +24,8 @@ from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.executors.torch.hooks import own_logits
 from foreword.model.head_layers import HFConfig
-from foreword.model.loading.checkpoint import MASK_TOKENS, Checkpoint
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.hub import MASK_TOKENS
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
 from foreword_train.methods.ahead import Anchors, BlockTask, pick

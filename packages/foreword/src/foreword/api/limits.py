@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from foreword.errors import ContextExceeded, InvalidRequest
-from foreword.model import Model, Seq2Seq
+from foreword.model import Model
 from foreword.types import SamplingParams
 from foreword.types.params import NODES
+
+if TYPE_CHECKING:
+    from foreword.model.seq2seq import Seq2Seq
 
 
 @dataclass(frozen=True, slots=True)

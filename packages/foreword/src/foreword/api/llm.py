@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from foreword import bundled
 from foreword.api import defaults
 from foreword.api.requests import Requests
 from foreword.api.session import Session
 from foreword.budget import DraftBudget
-from foreword.chats import Message, Options, Tool, image_reader
 from foreword.chats.prompts import (
     Prompt,
     Rendered,
@@ -35,12 +34,15 @@ from foreword.engine.speculator_cache import (
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, adapted, check_given
-from foreword.model.scoring import score
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, MODEL
 from foreword.settings_file import settings_for
-from foreword.speech.options import LONGEST, Audio, SpeechOptions, Transcript
 from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
+from foreword.types.speech import LONGEST
+
+if TYPE_CHECKING:
+    from foreword.chats import Message, Options, Tool
+    from foreword.speech.options import Audio, Transcript
 
 
 def drafted_by(
@@ -65,6 +67,12 @@ def _check_tokenizer(source: Sources, options: ModelOptions) -> None:
     """Raise ModelError where files of a draft model's tokenizer are missing."""
     if isinstance(source, str | Path):
         load_tokenizer(source, trust_remote_code=options.trust_remote_code)
+
+
+def _image_reader() -> Callable[[object], Any]:
+    from foreword.chats import image_reader
+
+    return image_reader()
 
 
 class LLM:
@@ -194,7 +202,7 @@ class LLM:
         self.sampling = {**self.advised, **sampling}
         """SamplingParams of requests without `params`; `advised`: the owner's."""
         default = SamplingParams(**self.sampling)
-        requests = Requests(model, self._tokenizer, image_reader, default=default)
+        requests = Requests(model, self._tokenizer, _image_reader, default=default)
         self.session = Session(
             engine, speculators, requests, self._tokenizer, self.method
         )
@@ -305,6 +313,7 @@ class LLM:
         option cannot be served.
         """
         # the models of speech are a part of their own, which text does not need
+        from foreword.speech.options import SpeechOptions
         from foreword.speech.transcribe import transcriptions
 
         options = SpeechOptions(
@@ -381,6 +390,8 @@ class LLM:
         `top`: likeliest tokens listed with each. `adapter`: as of a request. Raises
         InvalidRequest for a prompt that cannot be served.
         """
+        from foreword.model.scoring import score
+
         params = SamplingParams(max_tokens=1, logprobs=top, adapter=adapter)
         prompt_and_params = self.session.read(prompt, params)
         with self.session.locked():

@@ -10,29 +10,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
 from foreword.api.detokenizer import Detokenizer
 from foreword.api.limits import RequestLimits
-from foreword.chats import (
-    Message,
-    Options,
-    Tool,
-    check_options,
-    check_roles,
-    check_sanitizing,
-    conversation,
-    encoded,
-    encoded_images,
-    functions_of,
-    images_of,
-    in_parts,
-    instructed,
-    knows_tools,
-    marked,
-    readings,
-    template_of,
-)
 from foreword.chats.length import TextLimit, characters
 from foreword.chats.prompts import (
     ImagePrompt,
@@ -43,11 +25,16 @@ from foreword.chats.prompts import (
     token_ids,
 )
 from foreword.errors import InvalidRequest, check_unicode
-from foreword.model import Model, Seq2Seq, Tokenizer, need_tokenizer
-from foreword.model.vision.processor import Vision, reads_images
+from foreword.model import Model, Tokenizer, need_tokenizer
+from foreword.model.architectures import has_vision
 from foreword.sampling.noise import seed_of
-from foreword.structured.compiler import Grammars
 from foreword.types import Request, SamplingParams, Source, SpeechPrompt
+
+if TYPE_CHECKING:
+    from foreword.chats import Message, Options, Tool
+    from foreword.model.seq2seq import Seq2Seq
+    from foreword.model.vision.processor import Vision
+    from foreword.structured.compiler import Grammars
 
 PromptAndParams = tuple["Rendered | SpeechPrompt", SamplingParams]
 """A prompt and its parameters, without texts that a tokenizer has to read."""
@@ -78,6 +65,8 @@ class Requests:
         wrote them.
         """
         if sanitize:
+            from foreword.chats import check_sanitizing
+
             check_sanitizing(tokenizer)
         self._target = target
         self._tokenizer = tokenizer
@@ -86,8 +75,10 @@ class Requests:
         self._default = default or SamplingParams()
         self._vision: Vision | None = None
         self._ids = count(1)
-        self._sees = reads_images(target)
-        self._grammars = Grammars(tokenizer, target.vocab, self._eos)
+        self._sees = has_vision(target.hf.config)
+        self._compiler: Grammars | None = None
+        self._lock = Lock()
+        """Held while the compiler is made: any thread may be the first to need it."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -99,7 +90,7 @@ class Requests:
 
         Thread-safe. Raises InvalidRequest.
         """
-        if isinstance(params, SamplingParams):
+        if isinstance(params, SamplingParams) and params.structured:
             self._grammars.compiled(params)
 
     def compiling(self, params: SamplingParams) -> Future[object]:
@@ -107,6 +98,16 @@ class Requests:
         cancelling the future ends.
         """
         return cast("Future[object]", self._grammars.submit(params))
+
+    @property
+    def _grammars(self) -> Grammars:
+        with self._lock:
+            if self._compiler is None:
+                from foreword.structured.compiler import Grammars
+
+                target = self._target
+                self._compiler = Grammars(self._tokenizer, target.vocab, self._eos)
+            return self._compiler
 
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
@@ -154,7 +155,7 @@ class Requests:
             params = rules.applied(params)
         end = None if rules is None else rules.last(params)
         prediction = self._prediction(params.prediction)
-        grammar = self._grammars.compiled(params)
+        grammar = self._grammars.compiled(params) if params.structured else None
         requests = []
         for number in range(params.n):
             seed = secrets.randbits(63)
@@ -196,35 +197,38 @@ class Requests:
         `template_options` are the template's own. Raises InvalidRequest if a message, a
         tool or an option is wrong, or if the template refuses the messages.
         """
-        functions, options = functions_of(tools), check_options(template_options)
-        turns = conversation(messages, self._image_reader())
+        from foreword import chats
+
+        functions = chats.functions_of(tools)
+        options = chats.check_options(template_options)
+        turns = chats.conversation(messages, self._image_reader())
         shown: list[Any] | None = [
             dict(function.tool) for function in functions
         ] or None
-        apply, encode, templates = self._rendering(images_of(turns))
+        apply, encode, templates = self._rendering(chats.images_of(turns))
         if not templates:
             raise InvalidRequest(
                 f"cannot render a chat: {self._target.name} has no chat template. Use "
                 "generate with a text prompt"
             )
-        template = template_of(templates, tools=shown is not None)
+        template = chats.template_of(templates, tools=shown is not None)
         errors = list[Exception]()
         if (
             self._sanitize
-            and (marks := marked(turns, self.tokenizer, template)) != turns
+            and (marks := chats.marked(turns, self.tokenizer, template)) != turns
         ):
             turns, encode = marks, partial(encode, plain=True)
-        if not knows_tools(template):
-            turns, shown = instructed(turns, functions), None
-        for form in readings(turns, template):
-            check_roles(form, template, apply)
+        if not chats.knows_tools(template):
+            turns, shown = chats.instructed(turns, functions), None
+        for form in chats.readings(turns, template):
+            chats.check_roles(form, template, apply)
             try:
                 if characters(form) > self._limit.unchecked:
                     self._limit.check(
                         apply(form, tokenize=False, tools=shown, **options)
                     )
                 return encode(
-                    in_parts(form, apply) if "type" in template else form,
+                    chats.in_parts(form, apply) if "type" in template else form,
                     tools=shown,
                     **options,
                 )
@@ -300,6 +304,8 @@ class Requests:
         Raises InvalidRequest where there is none.
         """
         if self._vision is None:
+            from foreword.model.vision.processor import Vision
+
             self._vision = Vision.of(self._target, self.tokenizer)
         return self._vision
 
@@ -321,15 +327,17 @@ class Requests:
         """Return how a chat becomes text and how it becomes tokens, and the chat
         template.
         """
+        from foreword import chats
+
         tokenizer: Any = self.tokenizer
         if images or (not tokenizer.chat_template and self._sees):
             sight = self._sight
             return (
                 sight.apply,
-                partial(encoded_images, partial(sight.encode, images)),
+                partial(chats.encoded_images, partial(sight.encode, images)),
                 sight.template,
             )
-        encode = partial(encoded, tokenizer, like_processor=self._sees)
+        encode = partial(chats.encoded, tokenizer, like_processor=self._sees)
         return tokenizer.apply_chat_template, encode, tokenizer.chat_template
 
     def _rules(self, language: str) -> Seq2Seq | None:

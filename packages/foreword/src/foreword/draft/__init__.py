@@ -10,7 +10,7 @@ from foreword.draft.ensemble.joint import JointDrafter
 from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import MethodName, parsed, spelled
-from foreword.model.loading.checkpoint import kinds
+from foreword.model.loading.hub import kinds
 from foreword.registry import (
     AUTO,
     BESIDE_DRAFT,

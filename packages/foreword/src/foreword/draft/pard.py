@@ -20,7 +20,7 @@ from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ModelError
 from foreword.model import HFModel, Mode, Model, Read
-from foreword.model.loading.checkpoint import MASK_TOKENS
+from foreword.model.loading.hub import MASK_TOKENS
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, DraftTree, Request
 

@@ -5,9 +5,10 @@ its method.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from foreword import bundled
@@ -15,9 +16,7 @@ from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
 from foreword.draft.base import Drafter, Source, quantized
-from foreword.draft.cross_vocab.pairing import load_with_fallback
 from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
-from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
 from foreword.engine.speculator import Speculator
 from foreword.errors import (
@@ -35,6 +34,8 @@ from foreword.types import SamplingParams
 from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
+Load = Callable[[Source, Model, Tokenizer | None], Drafter]
+"""(source, target, tokenizer) -> the drafter of a method: its `load`."""
 UNUSED = 16
 """Speculators that stay in memory though no request uses them, with their drafters
 and what these have learnt.
@@ -79,8 +80,7 @@ class SpeculatorCache:
         `fallback`: the method is not explicit, so a fallback may replace it.
         """
         drafter = self._drafters.get(
-            self._method,
-            partial(self._load, self._method, fallback=fallback),
+            self._method, partial(self._load, self._method, fallback=fallback)
         )
         return (
             drafter,
@@ -221,6 +221,8 @@ class SpeculatorCache:
                 f"cannot load the drafter, so decoding runs without drafting: {error}",
                 stacklevel=4,
             )
+            from foreword.draft.none import NoDrafter
+
             return NoDrafter(str(error))
 
     def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
@@ -243,6 +245,24 @@ class SpeculatorCache:
                 f"draft={{{name!r}: …}} if requests choose among methods"
             )
         return source
+
+
+def load_with_fallback(
+    load: Load, source: Source, target: Model, tokenizer: Tokenizer | None
+) -> Drafter:
+    """Return what `load` returns, or a translating drafter, with a warning, if the
+    vocabularies differ.
+    """
+    try:
+        return load(source, target, tokenizer)
+    except VocabularyMismatch:
+        if not isinstance(source, str | Path):
+            raise
+        from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
+
+        pair = load_pair(source, target, tokenizer)
+        warnings.warn(pair.notice, stacklevel=4)
+        return CrossVocabularyDrafter(pair)
 
 
 def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:

@@ -21,7 +21,8 @@ from foreword.budget import DraftBudget
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import words
-from foreword.model import Capability, Model, Tokenizer, borrow, measure
+from foreword.model import Capability, Model, Tokenizer, measure
+from foreword.model.loading.in_memory import borrow
 
 Key = tuple[object, ...]
 """Settings of calls that share one budget: method, drafter, rule and the like."""

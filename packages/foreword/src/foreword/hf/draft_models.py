@@ -19,7 +19,8 @@ from foreword.draft.cross_vocab.pairing import VocabularyPair, suited
 from foreword.errors import VocabularyMismatch, words
 from foreword.hf.borrowed import ModelRecord, model_record
 from foreword.hf.refusal import Refusal
-from foreword.model import Model, Tokenizer, is_decoder, is_seq2seq, load_tokenizer
+from foreword.model import Model, Tokenizer, is_seq2seq, load_tokenizer
+from foreword.model.shared_encoder import is_decoder
 from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 
 PADDING = 1024

@@ -28,7 +28,8 @@ from foreword.hf.own_drafts import own_draft
 from foreword.hf.pictures import as_given, image_rows_of, picture_inputs
 from foreword.hf.refusal import not_a_call
 from foreword.hf.unsupported import check_names
-from foreword.model import is_seq2seq, is_speech
+from foreword.model import is_seq2seq
+from foreword.model.seq2seq import is_speech
 from foreword.model.vision.rows import ImageRows
 from foreword.options import DraftingOptions
 from foreword.types import Features

@@ -23,8 +23,10 @@ from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.hf.borrowed import ModelRecord, borrowed_model, lock_models, model_record
 from foreword.hf.draft_models import AssistantModel
-from foreword.model import Mode, Model, borrow, is_decoder, is_seq2seq, with_encoder
+from foreword.model import Mode, Model, is_seq2seq
 from foreword.model.encoder import EncoderMemory
+from foreword.model.loading.in_memory import borrow
+from foreword.model.shared_encoder import is_decoder, with_encoder
 from foreword.options import DraftingOptions
 from foreword.registry import BUDGETS, DEFAULT_RULE, MODEL, PLAIN
 from foreword.types import Request

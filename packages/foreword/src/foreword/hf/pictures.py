@@ -14,8 +14,9 @@ from foreword.chats.prompts import ImagePrompt
 from foreword.errors import InvalidRequest, ModelError
 from foreword.hf.borrowed import borrowed_model
 from foreword.hf.refusal import Refusal
+from foreword.model.architectures import has_vision
 from foreword.model.vision.memory import ImageMemory
-from foreword.model.vision.processor import Vision, has_vision
+from foreword.model.vision.processor import Vision
 from foreword.model.vision.rows import ImageRows
 
 PIXELS = "pixel_values"

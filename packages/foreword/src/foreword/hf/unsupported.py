@@ -26,7 +26,8 @@ from foreword.errors import InvalidRequest
 from foreword.hf.inputs import VISION, Setting, refused_input
 from foreword.hf.pictures import picture_inputs, refused_pictures
 from foreword.hf.refusal import LEAVE_OUT, Refusal
-from foreword.model import is_seq2seq, is_speech
+from foreword.model import is_seq2seq
+from foreword.model.seq2seq import is_speech
 
 CLOSE = 0.8
 """difflib ratio from which a name counts as a typo of another; token_type_ids and

@@ -5,20 +5,13 @@ Unmodified Hugging Face models, run by the fastest backend that is exact for the
 
 from transformers import PreTrainedModel as HFModel
 
+from foreword.model.architectures import is_seq2seq
 from foreword.model.backend import Mode
 from foreword.model.cost import machine
-from foreword.model.encoder import is_seq2seq, source_id
-from foreword.model.kv.reads import PromptEnd, Read
-from foreword.model.loading.given import borrow
+from foreword.model.executors.registry import Capability
+from foreword.model.kv.reads import PromptEnd, Read, source_id
+from foreword.model.loading.given import load_draft
 from foreword.model.model import Model, measure
-from foreword.model.probe.probe import Capability
-from foreword.model.seq2seq import Seq2Seq, check_decoder_only, is_speech
-from foreword.model.shared_encoder import (
-    is_decoder,
-    load_draft,
-    share_encoder,
-    with_encoder,
-)
 from foreword.model.tokenizer import (
     Tokenizer,
     check_same,
@@ -33,20 +26,13 @@ __all__ = [
     "Model",
     "PromptEnd",
     "Read",
-    "Seq2Seq",
     "Tokenizer",
-    "borrow",
-    "check_decoder_only",
     "check_same",
-    "is_decoder",
     "is_seq2seq",
-    "is_speech",
     "load_draft",
     "load_tokenizer",
     "machine",
     "measure",
     "need_tokenizer",
-    "share_encoder",
     "source_id",
-    "with_encoder",
 ]

@@ -140,11 +140,24 @@ def inner_size(config: Any) -> int:
     )
 
 
+def is_seq2seq(config: PreTrainedConfig) -> bool:
+    """Return whether a config is of an encoder-decoder."""
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def has_vision(config: PreTrainedConfig) -> bool:
+    """Return whether a config is that of a model with a vision tower."""
+    return (
+        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        and getattr(config, "image_token_id", None) is not None
+    )
+
+
 def loader(config: PreTrainedConfig) -> Any:
     """Return the Auto class that loads a checkpoint: transformers has one for each kind
     of model.
     """
-    if getattr(config, "is_encoder_decoder", False):
+    if is_seq2seq(config):
         if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
             return AutoModelForSpeechSeq2Seq
         return AutoModelForSeq2SeqLM

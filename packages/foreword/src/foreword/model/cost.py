@@ -11,18 +11,20 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from foreword.estimators import interpolated
 from foreword.files import CachedValues
 from foreword.model.backend import Backend, Mode
-from foreword.model.encoder import EncoderMemory
 from foreword.model.kv.reads import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
 from foreword.version import VERSION
+
+if TYPE_CHECKING:
+    from foreword.model.encoder import EncoderMemory
 
 NEAR, FAR = 128, 1024
 """Tokens. Context lengths at which forwards are measured, where they fit."""
@@ -228,7 +230,7 @@ class _Probe:
         sequence = PROBE_ID - len(self._opened)
         self._backend.open(sequence, context + room)
         self._opened.append(sequence)
-        sources = self._backend.memory(EncoderMemory)
+        sources = self._sources()
         if sources is not None:
             self._backend.give(sequence, sources.probe_source)
         prompt = self._prompt
@@ -236,6 +238,14 @@ class _Probe:
         if self._copies:
             source = list(islice(cycle(range(prompt)), context - prompt))
             self._backend.move(sequence, source, prompt)
+
+    def _sources(self) -> EncoderMemory | None:
+        """Return what holds the sources of an encoder-decoder."""
+        if not getattr(self._backend, "memories", True):
+            return None  # nearly always
+        from foreword.model.encoder import EncoderMemory
+
+        return self._backend.memory(EncoderMemory)
 
     def close(self) -> None:
         """Free the sequences."""
@@ -248,7 +258,7 @@ class _Probe:
             # each forward adds a token to the context
             alone = point.sequences == 1 and not point.is_far
             return alone and self._held + point.rows <= self._context
-        if point.sequences > 1 and self._backend.memory(EncoderMemory) is not None:
+        if point.sequences > 1 and self._sources() is not None:
             return False  # a source takes the id of another sequence below 0
         start = self.far if point.is_far else self.near
         return start > 0 and start + point.rows <= self._context

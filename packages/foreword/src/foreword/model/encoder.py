@@ -9,12 +9,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.model.architectures import is_seq2seq
 from foreword.model.kv.memories import SequenceMemory
 from foreword.model.kv.pages import PagePool, PageTable
-from foreword.model.kv.reads import Read, SourceKeys
+from foreword.model.kv.reads import Read, SourceKeys, source_id
 from foreword.native.openmp import all_threads
 from foreword.types import Encoded, Features, Source
 
@@ -38,29 +39,19 @@ class EncoderMemory(SequenceMemory):
     takes = (Sequence, Encoded)
     shares_prefixes = False
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self.encoder: nn.Module = model.get_encoder()
         """Module that reads the source; a draft model may share its target's."""
         self._rows: dict[int, SourceKeys] = {}
 
     @property
-    def probe_source(
-        self,
-    ) -> Sequence[int] | Features:
+    def probe_source(self) -> Sequence[int] | Features:
         """The source under which a backend is checked and timed."""
         return probe_source(self._model)
 
     @torch.inference_mode()
-    def give(
-        self,
-        executor: Any,
-        id: int,
-        material: Sequence[int] | Encoded,
-    ) -> None:
+    def give(self, executor: Any, id: int, material: Sequence[int] | Encoded) -> None:
         """Run the encoder over the source of an open sequence, before its
         first read.
         """
@@ -82,11 +73,7 @@ class EncoderMemory(SequenceMemory):
     ) -> None:
         self.close(pool, id)
 
-    def close(
-        self,
-        pool: PagePool | None,
-        id: int,
-    ) -> None:
+    def close(self, pool: PagePool | None, id: int) -> None:
         if pool is not None:
             pool.close(source_id(id))
         self._rows.pop(id, None)
@@ -98,22 +85,14 @@ class EncoderMemory(SequenceMemory):
                 "opening it"
             )
 
-    def source(
-        self,
-        id: int,
-    ) -> SourceKeys | None:
+    def source(self, id: int) -> SourceKeys | None:
         return self._rows[id]
 
-    def own_attention(
-        self,
-    ) -> AbstractContextManager[None]:
+    def own_attention(self) -> AbstractContextManager[None]:
         """Give the model its own attention while inside, where it has another."""
         return nullcontext()
 
-    def _keys_and_values(
-        self,
-        states: Any,
-    ) -> Sequence[Any]:
+    def _keys_and_values(self, states: Any) -> Sequence[Any]:
         """Return what each layer of the decoder makes of an encoder's output."""
         raise NotImplementedError
 
@@ -128,26 +107,11 @@ class EncoderMemory(SequenceMemory):
         raise NotImplementedError
 
 
-def source_id(id: int) -> int:
-    """Return the id under which the pool holds the source of a sequence; no sequence
-    has it.
-    """
-    return -3 - id
-
-
-def encoded(
-    encoder: nn.Module,
-    source: Sequence[int] | Encoded,
-) -> Any:
+def encoded(encoder: nn.Module, source: Sequence[int] | Encoded) -> Any:
     """Run an encoder over one source, unless it has read it; return its output, as the
     model takes it.
     """
     return (source if isinstance(source, Encoded) else Source(source)).encoded(encoder)
-
-
-def is_seq2seq(config: PreTrainedConfig) -> bool:
-    """Return whether a config is of an encoder-decoder."""
-    return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def reads_sound(model: PreTrainedModel) -> bool:
@@ -155,9 +119,7 @@ def reads_sound(model: PreTrainedModel) -> bool:
     return is_seq2seq(model.config) and model.main_input_name == "input_features"
 
 
-def probe_source(
-    model: PreTrainedModel,
-) -> Sequence[int] | Features:
+def probe_source(model: PreTrainedModel) -> Sequence[int] | Features:
     """Return the source under which an encoder-decoder is checked and timed; for one of
     sound always the same.
     """
@@ -177,10 +139,7 @@ def probe_source(
     return _PROBES[model]
 
 
-def own_logits(
-    model: PreTrainedModel,
-    texts: Tensor,
-) -> Tensor:
+def own_logits(model: PreTrainedModel, texts: Tensor) -> Tensor:
     """Return the model's own logits [batch, tokens, vocab] of texts [batch, tokens],
     without a cache; after `probe_source` for an encoder-decoder.
     """

@@ -1,10 +1,11 @@
-"""Finds the decoder layers of a Hugging Face model."""
+"""Finds the decoder layers of a Hugging Face model, and frees parts of its weights."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -57,3 +58,32 @@ def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
             "hidden states are unavailable"
         )
     return list(lists[0])
+
+
+def fill_missing(hf: nn.Module) -> None:
+    """Give parameters without storage an empty one, once a backend needs them no
+    longer.
+    """
+    for module in hf.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.is_meta:
+                setattr(
+                    module,
+                    name,
+                    nn.Parameter(
+                        torch.empty(0, dtype=weight.dtype), requires_grad=False
+                    ),
+                )
+
+
+def has_codes(model: nn.Module) -> bool:
+    """Return whether quantized matrices lie beside the weights of a model (`coded`)."""
+    return any("coded" in vars(part) for part in model.modules())
+
+
+def drop_codes(model: nn.Module) -> None:
+    """Remove the quantized matrices beside the weights of a model, once a backend has
+    them or does not want them.
+    """
+    for part in model.modules():
+        vars(part).pop("coded", None)

@@ -16,27 +16,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.model.architectures import is_seq2seq
 from foreword.model.backend import Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
-from foreword.model.encoder import EncoderMemory
 from foreword.model.executors.native.backend import NativeBackend
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability, build_backend
 from foreword.model.kv.limit import most_tokens
 from foreword.model.kv.reads import Read
-from foreword.model.layers import layer_count, rank_count
+from foreword.model.layers import drop_codes, layer_count, rank_count
 from foreword.model.loading import from_checkpoint
-from foreword.model.loading.causal import check_causal
 from foreword.model.loading.load import eos_ids
 from foreword.model.loading.options import FORMS, check_forms, check_portable
-from foreword.model.probe.probe import Capability, backend_named, build_backend, choose
-from foreword.model.quantized import coded
-from foreword.model.seq2seq import Seq2Seq
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
 from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
     from foreword.model.executors.torch.packed_linear import Swap
+    from foreword.model.seq2seq import Seq2Seq
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
@@ -80,17 +77,17 @@ class Model:
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
-        self.seq2seq = Seq2Seq.of(hf, self.name)
+        self.seq2seq = _rules(hf, self.name)
         """Tokens that an encoder-decoder's settings force; None = decoder-only."""
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         """Weights of the checkpoint, tied ones once; a backend may drop some."""
         owned = swaps is None
         replaced: list[Swap] = [] if swaps is None else swaps
         if known is None:
-            check_causal(hf, self.name)
-            only = backend_named(backend)
-            self.backend, self.capability = choose(
-                hf, replaced, owned=owned, only=only, text=text
+            from foreword.model.probe.probe import probed
+
+            self.backend, self.capability = probed(
+                hf, self.name, replaced, owned=owned, backend=backend, text=text
             )
         else:
             self.backend = build_backend(hf, known, replaced, owned=owned)
@@ -241,7 +238,7 @@ class Model:
             bits = self.backend.take_codes()
             if bits < WHOLE:
                 self.weights = f"{bits:.1f} bits"
-        coded.drop(self.hf)
+        drop_codes(self.hf)
         if weights is not None and self.weights is not None:
             raise ModelError(
                 f"cannot hold {self.name} in {weights}: it has {self.weights} weights. "
@@ -386,7 +383,11 @@ class Model:
         """Return a model of the same weights with keys and values of its own: a draft
         model for itself.
         """
-        sources = self.backend.memory(EncoderMemory)
+        sources = None
+        if self.seq2seq is not None:
+            from foreword.model.encoder import EncoderMemory
+
+            sources = self.backend.memory(EncoderMemory)
         with nullcontext() if sources is None else sources.own_attention():
             return Model(self.hf, self.name, known=self.capability, swaps=[])
 
@@ -394,3 +395,11 @@ class Model:
 def measure(model: Model) -> dict[int, float]:
     """Return the measured seconds of a forward by number of rows."""
     return dict(model.cost.seconds)
+
+
+def _rules(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
+    if not is_seq2seq(hf.config):
+        return None
+    from foreword.model.seq2seq import Seq2Seq
+
+    return Seq2Seq.of(hf, name)

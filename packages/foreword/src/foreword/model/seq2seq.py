@@ -13,7 +13,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.encoder import is_seq2seq, reads_sound
+from foreword.model.architectures import is_seq2seq
+from foreword.model.encoder import reads_sound
 from foreword.model.loading.config import SPEECH
 from foreword.sampling.suppressed import Suppressed
 from foreword.types import SamplingParams
@@ -99,10 +100,7 @@ class Seq2Seq:
             params = replace(params, processors=(first, *params.processors))
         return params
 
-    def last(
-        self,
-        params: SamplingParams,
-    ) -> int | None:
+    def last(self, params: SamplingParams) -> int | None:
         """Return the token that ends an answer at `max_tokens`; None where the request
         asks for another end.
         """
@@ -139,9 +137,7 @@ def _start(settings: Any, model: str) -> int:
     return start
 
 
-def _forbidden(
-    settings: Any,
-) -> tuple[tuple[int, ...], ...]:
+def _forbidden(settings: Any) -> tuple[tuple[int, ...], ...]:
     """Return the forbidden words; end tokens are not words, as in transformers."""
     eos = getattr(settings, "eos_token_id", None)
     ends = [[token] for token in (eos if isinstance(eos, list) else [eos])]

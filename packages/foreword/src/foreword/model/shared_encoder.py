@@ -17,10 +17,15 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest
+from foreword.model.architectures import is_seq2seq
 from foreword.model.cost import PROBE_ID
-from foreword.model.encoder import EncoderMemory, is_seq2seq
+from foreword.model.encoder import EncoderMemory
 from foreword.model.loading.config import read_config
-from foreword.model.loading.given import twin
+from foreword.model.loading.given import (
+    Given,
+    load_alone,
+)
+from foreword.model.loading.in_memory import twin
 from foreword.model.loading.load import load_weights
 from foreword.model.model import Model
 from foreword.types import Encoded, Features, Source
@@ -29,45 +34,36 @@ _ENCODER = ("num_mel_bins", "max_source_positions")
 """Config names of an encoder's inputs, beside names that begin with "encoder_"."""
 
 
-def load_draft(source: str | Path | PreTrainedModel | Model, target: Model) -> Model:
-    """Return a draft model for a target; a folder or hub id is loaded in the target's
-    dtype, on its device.
+def load_sharing(source: Given, target: Model) -> Model:
+    """Return a draft model for an encoder-decoder, as `load_draft` does.
 
-    A model of transformers in memory stays unchanged: a twin drafts. If the draft
-    model's encoder equals the target's, it shares that one; a decoder alone becomes an
+    If its encoder equals the target's, it shares that one; a decoder alone becomes an
     encoder-decoder with it. Raises InvalidRequest for a decoder that does not fit the
     target's encoder.
     """
-    if isinstance(source, Model):
-        model = source
-    elif isinstance(source, PreTrainedModel):
-        copied = twin(source)
-        if is_decoder(copied, target.hf):
-            copied = with_encoder(copied, target.hf)
-        model = Model(copied)
-    else:
-        trusted = target.trust_remote_code
-        config = read_config(source, trust_remote_code=trusted, seq2seq=True)
-        if not _is_decoder(config, target.hf):
-            model = Model.load(
-                source,
-                dtype=target.dtype,
-                device=str(target.device),
-                trust_remote_code=trusted,
-            )
-        else:
-            hf = load_weights(
-                source,
-                config,
-                target.dtype,
-                trust_remote_code=trusted,
-            )
-            nn.Module.to(hf, target.device)
-            model = Model(with_encoder(hf, target.hf), str(source))
-            model.quantize()
+    model = _completed(source, target)
+    if model is None:
+        model = load_alone(source, target)
     check_draft(model, target)
     if share_encoder(model, target) and model is not source:
         model.hf.set_encoder(nn.Identity())  # its own, which is not needed
+    return model
+
+
+def _completed(source: Given, target: Model) -> Model | None:
+    """Return the draft model of a decoder alone; None for another source."""
+    if is_decoder(source, target.hf):
+        return Model(with_encoder(twin(source), target.hf))
+    if not isinstance(source, str | Path):
+        return None
+    trusted = target.trust_remote_code
+    config = read_config(source, trust_remote_code=trusted, seq2seq=True)
+    if not _is_decoder(config, target.hf):
+        return None
+    hf = load_weights(source, config, target.dtype, trust_remote_code=trusted)
+    nn.Module.to(hf, target.device)
+    model = Model(with_encoder(hf, target.hf), str(source))
+    model.quantize()
     return model
 
 

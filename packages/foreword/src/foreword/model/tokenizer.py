@@ -10,9 +10,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from foreword.errors import InvalidRequest, ModelError, VocabularyMismatch, words
 from foreword.model.loading import hub
-from foreword.model.loading.config import CONFIG, misplaced_head, read_json, untrusted
-from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_tokenizer import gguf_tokenizer
+from foreword.model.loading.config import (
+    CONFIG,
+    misplaced_head,
+    read_json,
+    untrusted,
+)
 
 Tokenizer = PreTrainedTokenizerBase
 
@@ -33,6 +36,9 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> To
         )
     try:
         if path is not None:
+            from foreword.model.quantized.gguf_file import GgufFile
+            from foreword.model.quantized.gguf_tokenizer import gguf_tokenizer
+
             return gguf_tokenizer(GgufFile.open(source, path))
         return AutoTokenizer.from_pretrained(
             trust_remote_code=trust_remote_code, **hub.location(source)

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from foreword.errors import InvalidRequest, words
-from foreword.speech.options import LONGEST, Audio
+from foreword.speech.options import Audio
+from foreword.types.speech import LONGEST
 from foreword.wanted import check_wanted
 
 Samples = Float[np.ndarray, "_"]

@@ -12,18 +12,13 @@ from typing import Any, SupportsInt
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.types import Stats
 from foreword.types.request import FinishReason
+from foreword.types.speech import LONGEST
 
 Audio = str | Path | bytes | tuple[Any, SupportsInt] | Mapping[str, Any]
 """A file or its bytes, samples with their rate in Hz, or both as {"array": …,
 "sampling_rate": …}.
 """
 TASKS = ("transcribe", "translate")
-LONGEST = 4 * 3600.0
-"""Seconds.
-
-Longest sound, by default: features of one second take half a MiB while they are
-computed.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

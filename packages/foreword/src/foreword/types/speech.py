@@ -13,6 +13,13 @@ from foreword.types.source import Encoded
 
 __all__ = ["Features", "SpeechPrompt"]
 
+LONGEST = 4 * 3600.0
+"""Seconds.
+
+Longest sound, by default: features of one second take half a MiB while they are
+computed.
+"""
+
 
 class Features(Encoded):
     """Log-mel features of one window of sound, which encoders read."""

@@ -7,27 +7,13 @@ from __future__ import annotations
 
 from foreword.registry import GUARANTEES, RULES
 from foreword.verify.base import Follow, Keeps, Rule
-from foreword.verify.block import block
-from foreword.verify.kseq import kseq
-from foreword.verify.match import match
-from foreword.verify.rejection import rejection
-from foreword.verify.specinfer import specinfer
-from foreword.verify.traversal import traversal
-from foreword.verify.without_replacement import without_replacement
 
 __all__ = [
     "RULES",
     "Follow",
     "Keeps",
     "Rule",
-    "block",
-    "kseq",
-    "match",
-    "rejection",
     "rule",
-    "specinfer",
-    "traversal",
-    "without_replacement",
 ]
 
 

@@ -16,7 +16,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.files import atomic_folder, cache
-from foreword.model.loading.quantized import in_few_bits, stamps
+from foreword.model.loading.config import in_few_bits
+from foreword.model.loading.sizes import stamps
 
 INT8, INT4 = "int8", "int4"
 """Forms of quantized weights, as in `foreword.LLM(weights=)`."""

@@ -4,7 +4,6 @@ drafting method for them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from foreword.draft.base import Drafter, Source
 from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.cross_vocab.vocabulary import Vocabulary
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.model import Model, Read, Tokenizer, check_decoder_only, load_tokenizer
+from foreword.model import Model, Read, Tokenizer, load_tokenizer
+from foreword.model.seq2seq import check_decoder_only
 from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.types import Batch, Draft, Request, Scores, Verdict
 
@@ -29,8 +29,6 @@ PROBE = 256
 """Tokens of the first text on which the share is measured."""
 _PROBE_ID = -1
 """Reserved request id of the probe."""
-Load = Callable[[Source, Model, Tokenizer | None], Drafter]
-"""(source, target, tokenizer) -> the drafter of a method: its `load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +79,6 @@ def load_pair(
     model.quantize_int8()
     vocabularies = Vocabulary(tokenizer, target.vocab), Vocabulary(theirs, model.vocab)
     return VocabularyPair(model, *vocabularies, TokenMap.between(*vocabularies))
-
-
-def load_with_fallback(
-    load: Load, source: Source, target: Model, tokenizer: Tokenizer | None
-) -> Drafter:
-    """Return what `load` returns, or a translating drafter, with a warning, if the
-    vocabularies differ.
-    """
-    try:
-        return load(source, target, tokenizer)
-    except VocabularyMismatch:
-        if not isinstance(source, str | Path):
-            raise
-        pair = load_pair(source, target, tokenizer)
-        warnings.warn(pair.notice, stacklevel=4)
-        return CrossVocabularyDrafter(pair)
 
 
 class CrossVocabularyDrafter(Drafter):

@@ -16,7 +16,8 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
-from foreword.model.loading.checkpoint import Checkpoint, config_of
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.hub import config_of
 from foreword.registry import HEAD
 
 

@@ -16,8 +16,8 @@ from foreword.draft.heads.reader import HeadExecutor
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.torch.packing import Packing
-from foreword.model.loading.checkpoint import kinds
 from foreword.model.loading.config import read_config
+from foreword.model.loading.hub import kinds
 from foreword.model.loading.load import load_weights
 
 SHARED = "set of layer types producing a cache"

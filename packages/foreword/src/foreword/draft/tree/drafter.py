@@ -8,7 +8,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -20,8 +21,6 @@ from foreword.draft.tree.coupled import (
     DEEP,
     CoupledTree,
 )
-from foreword.draft.tree.sampled import SampledTree
-from foreword.draft.tree.shapes import AdaptiveShape, full_tree
 from foreword.model import Mode, Read
 from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
@@ -29,6 +28,10 @@ from foreword.sampling.noise import gumbel
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 from foreword.types.growth import GrownTree, TreeRequest
 from foreword.types.request import NoiseSource
+
+if TYPE_CHECKING:
+    from foreword.draft.tree.sampled import SampledTree
+    from foreword.draft.tree.shapes import AdaptiveShape
 
 CHUNK = 512
 """Tokens. Longest forward over a long text, which bounds its memory."""
@@ -71,13 +74,26 @@ class ModelDrafter(Drafter):
     def __init__(self, draft_model: DraftModel) -> None:
         self.draft_model = draft_model
         self.calibration = Calibration()
-        self._shapes = AdaptiveShape()
         self._coupled: dict[int, CoupledTree] = {}
 
     def anew(self) -> ModelDrafter:
         twin = copy(self)
-        twin.calibration, twin._shapes = Calibration(), AdaptiveShape()
+        twin.calibration = Calibration()
+        vars(twin).pop("_shapes", None)
         return twin
+
+    @cached_property
+    def _shapes(self) -> AdaptiveShape:
+        from foreword.draft.tree.shapes import AdaptiveShape
+
+        return AdaptiveShape()
+
+    @cached_property
+    def _sampled_tree(self) -> type[SampledTree]:
+        """The class; a rule that draws with shared noise never needs it."""
+        from foreword.draft.tree.sampled import SampledTree
+
+        return SampledTree
 
     @abstractmethod
     def prefill(self, request: Request) -> Read:
@@ -239,8 +255,8 @@ class ModelDrafter(Drafter):
         if trees:
             shapes = [self._shapes.shape(most, deep) for most, deep in sizes]
         else:
-            shapes = [full_tree([1] * min(most, deep)) for most, deep in sizes]
-        sampled = SampledTree(batch, shapes)
+            shapes = [tuple(range(-1, min(most, deep) - 1)) for most, deep in sizes]
+        sampled = self._sampled_tree(batch, shapes)
         ends = {row: read.past + len(read.tokens) for row, read in reads.items()}
         level: dict[int, list[int]] = {row: [-1] for row in reads}
         read: dict[int, list[int]] = {row: [] for row in reads}

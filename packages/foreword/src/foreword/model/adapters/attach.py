@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.adapters.folder import LoraFolder, Pair, read_folder
 from foreword.model.adapters.settings import refusal
-from foreword.model.architectures import body
+from foreword.model.architectures import body, has_vision
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.executors.torch.memories import TorchMemory
 from foreword.model.executors.torch.packed_linear import (
@@ -32,7 +32,6 @@ from foreword.model.kv.reads import Span
 from foreword.model.model import Model
 from foreword.model.probe.trial import batch_invariant, probe_text
 from foreword.model.seq2seq import check_decoder_only
-from foreword.model.vision.rows import has_vision
 from foreword.options import ONLY_NATIVE, ModelOptions
 
 
@@ -190,11 +189,7 @@ def _pool_of(model: Model) -> PoolBackend:
     return model.backend
 
 
-def _fitted(
-    model: Model,
-    name: str,
-    folder: LoraFolder,
-) -> LoraAdapter:
+def _fitted(model: Model, name: str, folder: LoraFolder) -> LoraAdapter:
     """Return an adapter of this model. Raises ModelError where it is of another one."""
     linear = _linear_layers(body(model.hf), model.hf)
     pairs: dict[nn.Module, LowRank] = {}
@@ -226,12 +221,7 @@ def _linear_layers(decoder: nn.Module, whole: nn.Module) -> dict[str, nn.Module]
     }
 
 
-def _check_sizes(
-    path: Path,
-    name: str,
-    layer: nn.Module,
-    pair: Pair,
-) -> None:
+def _check_sizes(path: Path, name: str, layer: nn.Module, pair: Pair) -> None:
     """Raise ModelError where a pair is for a layer of another size."""
     if isinstance(layer, PackedLinear | nn.Linear):
         sizes = (layer.in_features, layer.out_features)

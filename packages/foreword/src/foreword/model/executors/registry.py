@@ -36,6 +36,53 @@ fail.
 """
 
 
+LOSSES = {
+    Mode.TREE: "it scores draft trees of many requests at once",
+    Mode.CHAIN: "it scores draft tokens in chains, not in trees",
+    Mode.CACHE: "it reads one request at a time, and draft tokens in chains, not trees",
+    Mode.PLAIN: "it reads one token at a time, so nothing is drafted",
+}
+"""What a user gets in each mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """The chosen backend of a model, and why better ones were refused."""
+
+    mode: Mode
+    backend: str
+    """One of BACKENDS, PLAIN or WHOLE."""
+    error: float
+    """Deviation of this backend's scores from the model's own in float32, in their
+    standard deviations, on the text where it is worst.
+
+    The largest; with mixtures of experts the median over rows, or a tenth of the
+    largest if that is more.
+    """
+    refused: tuple[tuple[str, str], ...] = ()
+    """(backend, reason) of the better backends that were not chosen."""
+
+    @property
+    def reason(self) -> str:
+        """Return what is lost on this backend, and why better ones were refused."""
+        return "; ".join(
+            [LOSSES[self.mode], *(f"not {name}: {why}" for name, why in self.refused)]
+        )
+
+    def warning(self, model: str) -> str:
+        """Return what is lost for a model of this name, why, and what to do."""
+        by_dtype = any(
+            "bfloat16" in why for name, why in self.refused if name == NATIVE
+        )
+        advice = "a model that docs/models.md lists with 'native'"
+        if by_dtype:
+            advice = "dtype='bfloat16'"
+        return (
+            f"slow path: {model} runs in mode '{self.mode.value}': {self.reason}. Use "
+            f"{advice}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What a backend is built for."""
@@ -61,6 +108,16 @@ def refusal(model: PreTrainedModel, backend: str) -> str | None:
 def made(model: PreTrainedModel, backend: str, order: Order) -> Backend:
     """Build a backend, and modify the model as it needs."""
     return _module(backend).build(model, replace(order, backend=backend))
+
+
+def build_backend(
+    model: PreTrainedModel, known: Capability, swaps: list[Swap], *, owned: bool = False
+) -> Backend:
+    """Return the backend of a model whose capability is known from an earlier probe;
+    `owned` as for `choose`.
+    """
+    attention = model.config._attn_implementation or "eager"
+    return made(model, known.backend, Order(known.mode, attention, swaps, owned))
 
 
 def _module(backend: str) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from foreword.model.kv.early import EarlyRows
 from foreword.model.kv.memories import Remembers
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Reach, Read, SourceKeys, Span
+
+if TYPE_CHECKING:
+    from foreword.model.kv.early import EarlyRows
 
 Pool = TypeVar("Pool", bound=PagePool)
 

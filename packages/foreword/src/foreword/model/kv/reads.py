@@ -98,6 +98,13 @@ attends to.
 """
 
 
+def source_id(id: int) -> int:
+    """Return the id under which the pool holds the source of a sequence; no sequence
+    has it.
+    """
+    return -3 - id
+
+
 @dataclass(frozen=True, slots=True)
 class SourceKeys:
     """The keys and values of a sequence's source, which the decoder of an

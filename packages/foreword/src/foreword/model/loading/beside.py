@@ -24,10 +24,8 @@ from foreword.model.loading.config import (
     quantization_file,
     read_json,
 )
-from foreword.model.loading.quantized import (
-    files,
-    read_tensors,
-)
+from foreword.model.loading.quantized import read_tensors
+from foreword.model.loading.sizes import files
 from foreword.registry import WEIGHT_FORMATS
 
 

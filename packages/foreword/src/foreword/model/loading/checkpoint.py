@@ -20,7 +20,6 @@ from foreword.model.loading.complete import (
     check_finite,
     check_names,
 )
-from foreword.model.loading.config import kinds_of
 from foreword.model.loading.load import pickled
 from foreword.model.loading.sizes import check_total
 from foreword.registry import HEAD_FILES
@@ -34,10 +33,6 @@ FILES = (WEIGHTS, PICKLED, *HEAD_FILES)
 first that exists is read.
 """
 INDEX = ".index.json"
-MASK_TOKENS = ("pard_token", "ptd_token_id")
-"""Config keys with the id of the mask token of a draft model that predicts several
-tokens in one forward, as vLLM reads them.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,24 +149,6 @@ class Checkpoint:
         storages = [tensor.untyped_storage() for tensor in self.tensors.values()]
         held = {storage.data_ptr(): storage.nbytes() for storage in storages}
         return sum(held.values())
-
-
-def config_of(source: str | Path) -> dict[str, Any]:
-    """Return a folder's config; empty where none is readable."""
-    try:
-        config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, ModelError):
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def kinds(source: str | Path) -> tuple[str, ...]:
-    """Return the kinds of model that a folder's config names, then the key of its mask
-    token, if any; empty without a readable config.
-    """
-    config = config_of(source)
-    masks = (key for key in MASK_TOKENS if config.get(key) is not None)
-    return (*kinds_of(config), *masks)
 
 
 def _tensors(source: str | Path) -> dict[str, Tensor]:

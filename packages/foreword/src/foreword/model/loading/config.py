@@ -13,12 +13,11 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from foreword.errors import ModelError, named, words
 from foreword.model.loading import hub
-from foreword.model.quantized.gguf_config import gguf_config
-from foreword.model.quantized.gguf_file import GgufFile
-from foreword.registry import HEAD_KEYS, HEAD_METHODS
+from foreword.registry import HEAD_METHODS, WEIGHT_FORMATS
 
 CONFIG = hub.CONFIG
 SETTINGS_FILE = "hf_quant_config.json"
@@ -151,6 +150,9 @@ def read_config(
     try:
         _check(values)
         if path is not None:
+            from foreword.model.quantized.gguf_config import gguf_config
+            from foreword.model.quantized.gguf_file import GgufFile
+
             config = gguf_config(GgufFile.open(source, path))
         else:
             config = AutoConfig.from_pretrained(
@@ -183,24 +185,11 @@ def read_config(
     return config
 
 
-def kinds_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of model that a config names: the one of speculators, its
-    architectures, then keys that only trained heads have (`HEAD_KEYS`).
-    """
-    architectures = config.get("architectures")
-    named = (
-        config.get("speculators_model_type"),
-        *(architectures if isinstance(architectures, list) else ()),
-        *(key for key in HEAD_KEYS if config.get(key) is not None),
-    )
-    return tuple(one for one in named if isinstance(one, str))
-
-
 def misplaced_head(source: str | Path, config: Mapping[str, Any]) -> ModelError | None:
     """Return the error for a trained head in place of a model; None for anything
     else.
     """
-    heads = [HEAD_METHODS[one] for one in kinds_of(config) if one in HEAD_METHODS]
+    heads = [HEAD_METHODS[one] for one in hub.kinds_of(config) if one in HEAD_METHODS]
     return (
         ModelError(
             f"cannot load a model from {str(source)!r}: it is a trained head of the "
@@ -233,6 +222,46 @@ def quantization_file(source: str | Path) -> dict[str, Any] | None:
     from foreword.model.quantized.formats.modelopt import settings
 
     return settings(content)
+
+
+def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
+    """Return the settings of a quantized checkpoint; None where it is not one, or
+    transformers is to load it.
+
+    Raises ModelError for a method that transformers does not know either: it would load
+    the model without its weights.
+    """
+    settings = getattr(config, QUANTIZATION, None) or getattr(
+        config.get_text_config(), QUANTIZATION, None
+    )
+    if not isinstance(settings, dict):
+        return None
+    method = settings.get("quant_method")
+    if method is not None and method not in {
+        *WEIGHT_FORMATS,
+        *AUTO_QUANTIZATION_CONFIG_MAPPING,
+    }:
+        raise unsupported(str(config.name_or_path), f"quant_method={method!r}")
+    return settings if method in WEIGHT_FORMATS else None
+
+
+def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
+    """Return whether a checkpoint holds quantized matrices that Foreword reads."""
+    if (path := hub.gguf(source)) is None:
+        return quantization(config) is not None
+    from foreword.model.quantized.gguf_file import GgufFile
+
+    file = GgufFile.open(source, path)
+    return any(map(file.in_few_bits, file.tensors))
+
+
+def unsupported(source: str, setting: str) -> ModelError:
+    """Return the error for a setting of a quantized checkpoint."""
+    return ModelError(
+        f"cannot load the weights of {source!r}: {setting} of its {QUANTIZATION} is "
+        "not supported. Use a checkpoint in a form of "
+        "docs/targets/quantized/checkpoints.md"
+    )
 
 
 def unloadable(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,20 +14,14 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
 from foreword.files import cache
-from foreword.model.executors.native.offload import SHARE
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability
 from foreword.model.kv.limit import free_memory, return_freed
-from foreword.model.layers import layer_count, layers_of
-from foreword.model.loading import hub, offloaded, sentence, verdicts
-from foreword.model.loading.causal import check_causal
-from foreword.model.loading.config import read_config, unloadable
-from foreword.model.loading.load import empty_model, load_weights, parameter_count
+from foreword.model.layers import fill_missing
+from foreword.model.loading import hub, verdicts
+from foreword.model.loading.config import in_few_bits, read_config, unloadable
+from foreword.model.loading.load import load_weights, parameter_count
 from foreword.model.loading.options import dtypes, placed
-from foreword.model.loading.quantized import in_few_bits, stamps
-from foreword.model.loading.sizes import check_layers
-from foreword.model.probe.excerpt import enough, shorten
-from foreword.model.probe.probe import Capability, choose
-from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.loading.sizes import check_layers, stamps
 from foreword.native import sampling
 from foreword.native.huge_pages import pages_in
 from foreword.native.openmp import one_thread, threads_for
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
 
 LARGE = 2**28
 """Bytes of a checkpoint's files. Smaller ones are loaded in about a second."""
-LEAST = 4
-"""Layers probed: the states of real models grow a thousandfold within the first few."""
 
 
 def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
@@ -52,11 +43,13 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
     config = read_config(source, trust_remote_code=trusted, seq2seq=True)
     folder = None
     if options.offload_folder is not None:
+        from foreword.model.loading import offloaded
+
         folder = offloaded.place(options.offload_folder, source, config, weights)
-    if folder is not None and folder.is_dir():
-        return offloaded.opened(
-            make, folder, source, config, kv=kv, trusted=trusted
-        ).make_portable(options.portable)
+        if folder.is_dir():
+            return offloaded.opened(
+                make, folder, source, config, kv=kv, trusted=trusted
+            ).make_portable(options.portable)
     native = only in (None, NATIVE)
     first, *others = dtypes(dtype, where, config.architectures if native else None)
     probed = native and where.type == "cpu"
@@ -76,10 +69,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
             hf = load_weights(
                 source, config, first, trust_remote_code=trusted, filled=not packs
             )
-            text: Sequence[int] = ()
-            if known is None:
-                text = sentence.tokens(source, hf, trusted=trusted)
-            model = _packed(make, hf, str(source), where, only, known, text=text)
+            model = _packed(make, hf, source, where, only, known, trusted=trusted)
         del hf  # `model.hf` is the same one
         if probed and known is None:  # its files may only be here now
             verdict = verdict or verdicts.verdict_file(source, config, first)
@@ -103,8 +93,10 @@ def _quantize(
     """Quantize a packed model, then move its weights to `folder`, if there is one."""
     with pages_in(None if folder is None else folder.parent):
         model.quantize(weights, kv)
-    offloaded.clear(model.hf)
+    fill_missing(model.hf)
     if folder is not None:
+        from foreword.model.loading import offloaded
+
         offloaded.write(model, folder)
         offloaded.attach(model, folder)
 
@@ -113,6 +105,8 @@ def _finish(source: str | Path) -> None:
     """Free what loading held; compile now what the first answer needs."""
     sampling.library()
     if (path := hub.gguf(source)) is not None:
+        from foreword.model.quantized.gguf_file import GgufFile
+
         GgufFile.forget(path)
     return_freed()
 
@@ -120,15 +114,19 @@ def _finish(source: str | Path) -> None:
 def _packed(
     make: type[Model],
     hf: PreTrainedModel,
-    name: str,
+    source: str | Path,
     where: torch.device,
     only: str | None,
     known: Capability | None,
     *,
-    text: Sequence[int],
+    trusted: bool,
 ) -> Model:
     """Return the model, packed for its backend; it is probed unless `known`."""
+    name = str(source)
     if known is None:
+        from foreword.model.loading import sentence
+
+        text = sentence.tokens(source, hf, trusted=trusted)
         nn.Module.to(hf, where)
         return make(hf, name, backend=only, text=text)
     # Other torch threads would spin between the short operations on a small model.
@@ -150,8 +148,10 @@ def _known(
     known = None if verdict is None else verdicts.read(verdict)
     if known is None:
         say(f"checking how this machine runs {source}, once")
+        from foreword.model.loading import first_layers
+
         with _reported(source, torch.device("cpu")):
-            known = first_layers(source, config, dtype, only)
+            known = first_layers.capability(source, config, dtype, only)
         if known is not None:
             verdicts.write(verdict, known)
     if known is not None and only == NATIVE != known.backend:
@@ -199,6 +199,8 @@ def _scratch(
         return None
     if hub.gguf(source) is None:
         check_layers(source, config)
+    from foreword.model.executors.native.offload import SHARE
+
     needed = 2 * parameter_count(config, trust_remote_code=trusted)
     if needed <= SHARE * free_memory(torch.device("cpu")):
         return None
@@ -212,40 +214,3 @@ def _scratch(
             f"{words(error)}. Set XDG_CACHE_HOME to a folder with room"
         ) from error
     return folder
-
-
-def first_layers(
-    source: str | Path,
-    config: PreTrainedConfig,
-    dtype: torch.dtype | str,
-    only: str | None,
-) -> Capability | None:
-    """Return what the probe finds on the first layers of a quantized GGUF file, with
-    every kind of layer among them.
-
-    Returns None for another checkpoint, or one that has no other layers. `only` is as
-    for `choose`. Raises ModelError where the layers cannot be loaded, or no backend
-    runs them.
-    """
-    if hub.gguf(source) is None or not in_few_bits(source, config):
-        return None
-    short = _shortened(config)
-    if short is None:
-        return None
-    hf = load_weights(source, short, dtype)
-    check_causal(hf, str(source))
-    text = sentence.tokens(source, hf, trusted=False)
-    return choose(hf, [], owned=True, only=only, text=text)[1]
-
-
-def _shortened(config: PreTrainedConfig) -> PreTrainedConfig | None:
-    """Return a config of the first layers; None where they are all, or not known."""
-    with suppress(ModelError):
-        count = layer_count(config)
-        layers = layers_of(empty_model(deepcopy(config), trust_remote_code=False))
-        first = max(LEAST, enough(layers, config.get_text_config()))
-        if first < count:
-            short = deepcopy(config)
-            shorten(short.get_text_config(), count, first)
-            return short
-    return None

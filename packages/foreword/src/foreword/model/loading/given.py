@@ -4,25 +4,19 @@ stays unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foreword.errors import ForewordError, InvalidRequest, ModelError
 from foreword.errors import named as cause
-from foreword.model.executors.torch.packed_linear import PackedLinear, Swap, swap_out
 from foreword.model.loading.complete import check_finite, weights
 from foreword.model.loading.config import read_config
 from foreword.model.loading.options import placed
 from foreword.model.model import Model
-from foreword.model.probe.probe import Capability
 from foreword.model.tokenizer import Tokenizer, load_tokenizer
 from foreword.options import ModelOptions
 
@@ -125,6 +119,8 @@ def opened(
         return Model.load(target, options), tokenizer
     name = _home(target) or type(target).__name__
     check_finite(name, weights(target))
+    from foreword.model.loading.in_memory import in_bfloat16, twin
+
     try:
         hf = twin(target)
         if options.changes_scores:
@@ -162,74 +158,39 @@ def adapted(
     return model, tokenizer
 
 
-def twin(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model's modules and config that shares its weights."""
-    packed = (
-        layer.packed for layer in model.modules() if isinstance(layer, PackedLinear)
-    )
-    shared = {
-        id(tensor): tensor
-        for tensor in chain(model.parameters(), model.buffers(), packed)
-    }
-    return deepcopy(model, shared)
+def load_draft(source: Given, target: Model) -> Model:
+    """Return a draft model for a target; a folder or hub id is loaded in the target's
+    dtype, on its device.
 
-
-def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Return the config of every part of a model, each with its attention
-    implementation.
+    A model of transformers in memory stays unchanged: a twin drafts. Raises
+    InvalidRequest for a model that cannot read what the target reads.
     """
-    configs: dict[int, Any] = {}
-    queue = [
-        part.config for part in model.modules() if isinstance(part, PreTrainedModel)
-    ]
-    while queue:
-        config = queue.pop()
-        configs[id(config)] = config
-        parts = (getattr(config, name, None) for name in config.sub_configs)
-        queue += [
-            part for part in parts if part is not None and id(part) not in configs
-        ]
-    return [
-        (config, config._attn_implementation_internal) for config in configs.values()
-    ]
+    if target.seq2seq is not None:
+        from foreword.model.shared_encoder import load_sharing
 
+        return load_sharing(source, target)
+    model = load_alone(source, target)
+    if model.seq2seq is not None:
+        from foreword.model.shared_encoder import check_draft
 
-def in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a twin with its float32 weights in bfloat16, as checkpoints are loaded
-    before they are quantized.
-    """
-    rounded: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for name, weight in list(module.named_parameters(recurse=False)):
-            if weight.dtype != torch.float32:
-                continue
-            if id(weight) not in rounded:  # tied weights stay tied
-                rounded[id(weight)] = nn.Parameter(
-                    weight.detach().bfloat16(), requires_grad=False
-                )
-            setattr(module, name, rounded[id(weight)])
+        check_draft(model, target)
     return model
 
 
-@contextmanager
-def borrow(hf: PreTrainedModel, known: Capability | None = None) -> Iterator[Model]:
-    """Yield a Model over the caller's model, whose attention, layers and training modes
-    are restored on exit.
+def load_alone(source: Given, target: Model) -> Model:
+    """Return a draft model that shares nothing with its target."""
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, PreTrainedModel):
+        from foreword.model.loading.in_memory import twin
 
-    `known` is the capability of an earlier borrow of a model built the same way; it
-    saves the probe.
-    """
-    implementations = _attention(hf)
-    modes = [(module, module.training) for module in hf.modules()]
-    swaps: list[Swap] = []
-    try:
-        yield Model(hf, known=known, swaps=swaps)
-    finally:
-        swap_out(swaps)
-        for config, implementation in implementations:
-            config._attn_implementation_internal = implementation
-        for module, training in modes:
-            module.training = training
+        return Model(twin(source))
+    return Model.load(
+        source,
+        dtype=target.dtype,
+        device=str(target.device),
+        trust_remote_code=target.trust_remote_code,
+    )
 
 
 def _home(model: object) -> str:

@@ -1,5 +1,5 @@
 """Finds the files of a checkpoint: in a folder, in the cache of the hub, or on the hub,
-which is tried once.
+which is tried once; says what kind of model a config names.
 
 Without a network, the hub's client repeats every request for half a minute, and loading
 sends several.
@@ -7,8 +7,9 @@ sends several.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
@@ -18,8 +19,8 @@ from huggingface_hub import constants, get_session
 from transformers.utils.hub import cached_file, cached_files
 
 from foreword.errors import ModelError, words
-from foreword.files import part_names
-from foreword.model.quantized.gguf_parts import part_paths
+from foreword.files import part_names, part_paths
+from foreword.registry import HEAD_KEYS
 
 CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0
@@ -33,6 +34,10 @@ FRESH = 60.0
 
 Time for which an answer of the hub is cached; enough to load a model, its draft and
 both tokenizers.
+"""
+MASK_TOKENS = ("pard_token", "ptd_token_id")
+"""Config keys with the id of the mask token of a draft model that predicts several
+tokens in one forward, as vLLM reads them.
 """
 
 
@@ -209,3 +214,34 @@ def _answers(moment: int) -> bool:
     thread.start()
     thread.join(TIMEOUT)
     return bool(answers)
+
+
+def config_of(source: str | Path) -> dict[str, Any]:
+    """Return a folder's config; empty where none is readable."""
+    try:
+        config = json.loads(file(source, CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, ModelError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def kinds_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of model that a config names: the one of speculators, its
+    architectures, then keys that only trained heads have (`HEAD_KEYS`).
+    """
+    architectures = config.get("architectures")
+    named = (
+        config.get("speculators_model_type"),
+        *(architectures if isinstance(architectures, list) else ()),
+        *(key for key in HEAD_KEYS if config.get(key) is not None),
+    )
+    return tuple(one for one in named if isinstance(one, str))
+
+
+def kinds(source: str | Path) -> tuple[str, ...]:
+    """Return the kinds of model that a folder's config names, then the key of its mask
+    token, if any; empty without a readable config.
+    """
+    config = config_of(source)
+    masks = (key for key in MASK_TOKENS if config.get(key) is not None)
+    return (*kinds_of(config), *masks)

@@ -30,15 +30,8 @@ from foreword.model.loading.complete import (
     matrices,
     weights,
 )
-from foreword.model.loading.config import CONFIG, read_json, unloadable
-from foreword.model.loading.quantized import (
-    empty,
-    load_dequantized,
-    load_gguf,
-    quantization,
-)
-from foreword.model.loading.sizes import check_sizes
-from foreword.model.quantized.gguf_file import GgufFile
+from foreword.model.loading.config import CONFIG, quantization, read_json, unloadable
+from foreword.model.loading.sizes import check_sizes, empty
 
 GENERATION = "generation_config.json"
 GGUF = {
@@ -88,11 +81,7 @@ def load_weights(
                 ),
             )
         where: dict[str, Any] = {**hub.location(source), **NO_ADAPTER, **(split or {})}
-        load: Any = loader(config).from_pretrained
-        if quantization(config):
-            load, where = load_dequantized, {**where, "filled": filled}
-        if hub.gguf(source) is not None:
-            load, where = load_gguf, {"source": source, "filled": filled}
+        load, where = _loading(source, config, where, filled)
         with _LOADING:
             model, info = load(
                 config=config,
@@ -117,6 +106,20 @@ def load_weights(
     except Exception as error:
         raise unloadable(source, error, read_json(source, CONFIG) or {}) from error
     return model
+
+
+def _loading(
+    source: str | Path, config: PreTrainedConfig, where: dict[str, Any], filled: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Return the function that builds a checkpoint's model, and its own arguments."""
+    is_gguf = hub.gguf(source) is not None
+    if not (quantization(config) or is_gguf):
+        return loader(config).from_pretrained, where
+    from foreword.model.loading.quantized import load_dequantized, load_gguf
+
+    if is_gguf:
+        return load_gguf, {"source": source, "filled": filled}
+    return load_dequantized, {**where, "filled": filled}
 
 
 def parameter_count(
@@ -155,7 +158,7 @@ def _generation(
     Unreadable settings only cause a warning.
     """
     if (path := hub.gguf(source)) is not None:
-        return _of_gguf(GgufFile.open(source, path), config)
+        return _of_gguf(source, path, config)
     try:
         if read_json(source, GENERATION) is None:
             return None
@@ -170,8 +173,13 @@ def _generation(
         return GenerationConfig.from_model_config(config)
 
 
-def _of_gguf(file: GgufFile, config: PreTrainedConfig) -> GenerationConfig | None:
+def _of_gguf(
+    source: str | Path, path: Path, config: PreTrainedConfig
+) -> GenerationConfig | None:
     """Return the settings of a GGUF file; None if it advises no sampling."""
+    from foreword.model.quantized.gguf_file import GgufFile
+
+    file = GgufFile.open(source, path)
     fields = {name: file.field(f"general.sampling.{key}") for name, key in GGUF.items()}
     advised = {
         # 0.7 in 32 bits is 0.699999988: its shortest decimal is what was written

@@ -20,16 +20,15 @@ from transformers.initialization import no_init_weights
 
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import atomic_folder, check_creatable
-from foreword.model.architectures import loader
+from foreword.model.architectures import is_seq2seq, loader
 from foreword.model.backend import Mode
-from foreword.model.encoder import is_seq2seq
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.offload import LAYOUT, SHARE
-from foreword.model.executors.registry import NATIVE
+from foreword.model.executors.registry import NATIVE, Capability
 from foreword.model.kv.limit import free_memory
+from foreword.model.layers import fill_missing
 from foreword.model.loading.complete import weights
-from foreword.model.loading.quantized import stamps
-from foreword.model.probe.probe import Capability
+from foreword.model.loading.sizes import stamps
 from foreword.version import VERSION
 
 if TYPE_CHECKING:
@@ -133,26 +132,10 @@ def opened(
         model = make(_empty(folder, source, config, trusted), str(source), known=known)
         model.quantize(kv=kv)
         model.trust_remote_code = trusted
-        clear(model.hf)
+        fill_missing(model.hf)
         model.device, model.weights = torch.device("cpu"), about["weights"]
         attach(model, folder)
         return model
-
-
-def clear(hf: nn.Module) -> None:
-    """Give parameters without storage an empty one, once a backend needs them no
-    longer.
-    """
-    for module in hf.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.is_meta:
-                setattr(
-                    module,
-                    name,
-                    nn.Parameter(
-                        torch.empty(0, dtype=weight.dtype), requires_grad=False
-                    ),
-                )
 
 
 @contextmanager

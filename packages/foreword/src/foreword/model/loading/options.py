@@ -9,8 +9,7 @@ import torch
 
 from foreword.errors import ModelError, words
 from foreword.model.executors.native.supported import usual
-from foreword.model.executors.registry import NATIVE
-from foreword.model.probe.probe import Capability
+from foreword.model.executors.registry import NATIVE, Capability
 from foreword.native import forward
 from foreword.options import ModelOptions
 

@@ -17,43 +17,17 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from foreword.errors import ModelError
-from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import INDEX, WEIGHTS
-from foreword.model.loading.config import QUANTIZATION, read_json
-from foreword.model.loading.sizes import check_total
+from foreword.model.loading.config import QUANTIZATION, quantization, unsupported
+from foreword.model.loading.sizes import check_total, empty, files
 from foreword.model.quantized.coded import Coded, Matrix
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword.model.quantized.gguf_parts import part_paths
 from foreword.model.quantized.gguf_weights import weights
 from foreword.model.quantized.layer import Format, Layer, named
 from foreword.native.huge_pages import Pages
 from foreword.native.openmp import in_parallel
 from foreword.registry import WEIGHT_FORMATS
-
-
-def quantization(config: PreTrainedConfig) -> Mapping[str, Any] | None:
-    """Return the settings of a quantized checkpoint; None where it is not one, or
-    transformers is to load it.
-
-    Raises ModelError for a method that transformers does not know either: it would load
-    the model without its weights.
-    """
-    settings = getattr(config, QUANTIZATION, None) or getattr(
-        config.get_text_config(), QUANTIZATION, None
-    )
-    if not isinstance(settings, dict):
-        return None
-    method = settings.get("quant_method")
-    if method is not None and method not in {
-        *WEIGHT_FORMATS,
-        *AUTO_QUANTIZATION_CONFIG_MAPPING,
-    }:
-        raise _unsupported(str(config.name_or_path), f"quant_method={method!r}")
-    return settings if method in WEIGHT_FORMATS else None
 
 
 def load_dequantized(
@@ -97,14 +71,6 @@ def load_gguf(
     # what the file lacks would be made
     check_total(source, model, file.bytes)
     return _filled(str(source), model, *held, kind, **how)
-
-
-def empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
-    """Return a model without storage: for its class, since from_pretrained of an Auto
-    class takes no tensors.
-    """
-    with torch.device("meta"):
-        return loader(config).from_config(config, **how)
 
 
 def _filled(
@@ -204,58 +170,12 @@ def _found(
     return [one for one in held if one[2] in places]
 
 
-def _unsupported(source: str, setting: str) -> ModelError:
-    return ModelError(
-        f"cannot load the weights of {source!r}: {setting} of its {QUANTIZATION} is "
-        "not supported. Use a checkpoint in a form of "
-        "docs/targets/quantized/checkpoints.md"
-    )
-
-
 def _dtype(config: PreTrainedConfig, name: str) -> torch.dtype:
     """Return the dtype of a name; for "auto" that of the config."""
     if name != "auto":
         return getattr(torch, name)
     usual = config.dtype or config.get_text_config().dtype
     return usual if isinstance(usual, torch.dtype) else torch.bfloat16
-
-
-def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
-    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`.
-
-    Raises ModelError if one is lacking.
-    """
-    index = read_json(source, INDEX)
-    names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
-    files = [hub.file(source, name, fetch=fetch) for name in names]
-    if not all(file.is_file() for file in files):
-        raise ModelError(
-            f"cannot load the weights of {str(source)!r}: its weights are read from "
-            f"{WEIGHTS}, which does not exist. Use a checkpoint in safetensors"
-        )
-    return files
-
-
-def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, int]]:
-    """Return name, bytes and time of change, in nanoseconds, of a checkpoint's files;
-    `fetch` as for `hub.file`.
-
-    Raises ModelError where one does not exist.
-    """
-    path = hub.gguf(source)
-    checkpoint = part_paths(path) if path else files(source, fetch=fetch)
-    return [
-        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
-        for file in map(Path.resolve, checkpoint)
-    ]
-
-
-def in_few_bits(source: str | Path, config: PreTrainedConfig) -> bool:
-    """Return whether a checkpoint holds quantized matrices that this module reads."""
-    if (path := hub.gguf(source)) is None:
-        return quantization(config) is not None
-    file = GgufFile.open(source, path)
-    return any(map(file.in_few_bits, file.tensors))
 
 
 def read_tensors(
@@ -270,7 +190,7 @@ def read_tensors(
     """
     method = WEIGHT_FORMATS[settings["quant_method"]]
     if setting := method.refused(settings):
-        raise _unsupported(source, setting)
+        raise unsupported(source, setting)
     matrices: dict[str, Matrix] = {}
     opened = [safe_open(file, framework="pt") for file in files]
     every = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - a handle cannot be iterated

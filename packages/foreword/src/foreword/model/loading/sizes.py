@@ -1,4 +1,6 @@
-"""Checks a config's sizes against the headers of the weights, before allocation."""
+"""The files of a checkpoint's weights; checks a config's sizes against their headers,
+before allocation.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError
+from foreword.files import part_paths
+from foreword.model.architectures import loader
 from foreword.model.loading import hub
-from foreword.model.loading.complete import APART, INDEX, WEIGHTS, check_names
+from foreword.model.loading.complete import (
+    APART,
+    INDEX,
+    WEIGHTS,
+    check_names,
+)
 from foreword.model.loading.config import LAYERS, read_json
 
 Header = Mapping[str, tuple[list[int], str]]
@@ -138,3 +149,41 @@ def _layers(config: PreTrainedConfig) -> Iterator[tuple[str, int]]:
     for part in (config, config.get_text_config()):
         values = ((name, getattr(part, name, None)) for name in LAYERS)
         yield from ((name, value) for name, value in values if type(value) is int)
+
+
+def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
+    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`.
+
+    Raises ModelError if one is lacking.
+    """
+    index = read_json(source, INDEX)
+    names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
+    files = [hub.file(source, name, fetch=fetch) for name in names]
+    if not all(file.is_file() for file in files):
+        raise ModelError(
+            f"cannot load the weights of {str(source)!r}: its weights are read from "
+            f"{WEIGHTS}, which does not exist. Use a checkpoint in safetensors"
+        )
+    return files
+
+
+def stamps(source: str | Path, *, fetch: bool = True) -> list[tuple[str, int, int]]:
+    """Return name, bytes and time of change, in nanoseconds, of a checkpoint's files;
+    `fetch` as for `hub.file`.
+
+    Raises ModelError where one does not exist.
+    """
+    path = hub.gguf(source)
+    checkpoint = part_paths(path) if path else files(source, fetch=fetch)
+    return [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+        for file in map(Path.resolve, checkpoint)
+    ]
+
+
+def empty(config: PreTrainedConfig, **how: Any) -> PreTrainedModel:
+    """Return a model without storage: for its class, since from_pretrained of an Auto
+    class takes no tensors.
+    """
+    with torch.device("meta"):
+        return loader(config).from_config(config, **how)

@@ -19,8 +19,8 @@ from foreword.errors import ForewordError
 from foreword.files import cache
 from foreword.model.backend import Mode
 from foreword.model.cost import machine
-from foreword.model.loading.quantized import stamps
-from foreword.model.probe.probe import Capability
+from foreword.model.executors.registry import Capability
+from foreword.model.loading.sizes import stamps
 
 LARGE = 2**23
 """Bytes of a checkpoint's files. Smaller ones are probed in a tenth of a second, and so

@@ -17,18 +17,15 @@ from transformers.distributed import tensor_parallel
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model.architectures import kv_heads, query_heads
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import has_vision, is_seq2seq, kv_heads, query_heads
 from foreword.model.loading import hub
-from foreword.model.loading.config import read_config
+from foreword.model.loading.config import quantization, read_config
 from foreword.model.loading.load import empty_model, load_weights
 from foreword.model.loading.options import dtypes, placed
-from foreword.model.loading.quantized import quantization
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.lead import Lead
 from foreword.model.parallel.network import loopback
 from foreword.model.parallel.ranks import Order, Ranks
-from foreword.model.vision.rows import has_vision
 from foreword.options import POOL, ModelOptions
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import is_seq2seq
 from foreword.model.kv.limit import free_memory
 from foreword.model.layers import layers_of, rank_count
 

@@ -9,7 +9,7 @@ bit-identical for every packing, and near the model's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
@@ -21,59 +21,18 @@ from foreword.model.executors.registry import (
     NATIVE,
     PLAIN,
     WHOLE,
+    Capability,
     Order,
     made,
     refusal,
 )
-from foreword.model.executors.torch.packed_linear import Swap
+from foreword.model.loading.causal import check_causal
 from foreword.model.probe.trial import Trial
 
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """The chosen backend of a model, and why better ones were refused."""
-
-    mode: Mode
-    backend: str
-    """One of BACKENDS, PLAIN or WHOLE."""
-    error: float
-    """Deviation of this backend's scores from the model's own in float32, in their
-    standard deviations, on the text where it is worst.
-
-    The largest; with mixtures of experts the median over rows, or a tenth of the
-    largest if that is more.
-    """
-    refused: tuple[tuple[str, str], ...] = ()
-    """(backend, reason) of the better backends that were not chosen."""
-
-    @property
-    def reason(self) -> str:
-        """Return what is lost on this backend, and why better ones were refused."""
-        return "; ".join(
-            [LOSSES[self.mode], *(f"not {name}: {why}" for name, why in self.refused)]
-        )
-
-    def warning(self, model: str) -> str:
-        """Return what is lost for a model of this name, why, and what to do."""
-        by_dtype = any(
-            "bfloat16" in why for name, why in self.refused if name == NATIVE
-        )
-        advice = "a model that docs/models.md lists with 'native'"
-        if by_dtype:
-            advice = "dtype='bfloat16'"
-        return (
-            f"slow path: {model} runs in mode '{self.mode.value}': {self.reason}. Use "
-            f"{advice}"
-        )
+if TYPE_CHECKING:
+    from foreword.model.executors.torch.packed_linear import Swap
 
 
-LOSSES = {
-    Mode.TREE: "it scores draft trees of many requests at once",
-    Mode.CHAIN: "it scores draft tokens in chains, not in trees",
-    Mode.CACHE: "it reads one request at a time, and draft tokens in chains, not trees",
-    Mode.PLAIN: "it reads one token at a time, so nothing is drafted",
-}
-"""What a user gets in each mode."""
 FAST = (NATIVE, GRAPH)
 """Backends for some architectures on some machines; their algorithm is not checked in
 float32 first.
@@ -92,6 +51,23 @@ def backend_named(backend: str | None) -> str | None:
             "leave it out"
         )
     return backend
+
+
+def probed(
+    model: PreTrainedModel,
+    name: str,
+    swaps: list[Swap],
+    *,
+    owned: bool,
+    backend: str | None,
+    text: Sequence[int],
+) -> tuple[Backend, Capability]:
+    """Return the fastest exact backend for a model that must be causal, as `choose`
+    does; `backend` names the only one to try.
+    """
+    check_causal(model, name)
+    only = backend_named(backend)
+    return choose(model, swaps, owned=owned, only=only, text=text)
 
 
 def choose(
@@ -150,13 +126,3 @@ def choose(
             f"cannot run this model on backend {only!r}: {reasons}. Use another backend"
         )
     raise ModelError(f"cannot run {type(model).__name__} on any backend: {reasons}")
-
-
-def build_backend(
-    model: PreTrainedModel, known: Capability, swaps: list[Swap], *, owned: bool = False
-) -> Backend:
-    """Return the backend of a model whose capability is known from an earlier probe;
-    `owned` as for `choose`.
-    """
-    attn = model.config._attn_implementation or "eager"
-    return made(model, known.backend, Order(known.mode, attn, swaps, owned))

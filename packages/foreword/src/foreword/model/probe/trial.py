@@ -85,11 +85,7 @@ class Trial:
         rounding = map(self._apart, scores, precise)
         return precise, [max(LEAST, FACTOR * error) for error in rounding]
 
-    def wrong(
-        self,
-        backend: str,
-        mode: Mode,
-    ) -> str | None:
+    def wrong(self, backend: str, mode: Mode) -> str | None:
         """Return why this backend's algorithm differs from the model's, checked in
         float32; None if it does not.
         """
@@ -136,11 +132,7 @@ class Trial:
             max(rows.median(), rows.max() / 10) if self._experts else rows.max()
         )
 
-    def batch_dependence(
-        self,
-        backend: Backend,
-        mode: Mode,
-    ) -> str | None:
+    def batch_dependence(self, backend: Backend, mode: Mode) -> str | None:
         """Return why scores may depend on the batch; None if every bit is independent
         of it.
         """
@@ -165,17 +157,11 @@ def probe_text(model: PreTrainedModel) -> list[int]:
     ).tolist()
 
 
-def _split(
-    tokens: list[int],
-) -> tuple[list[int], list[int], list[int]]:
+def _split(tokens: list[int]) -> tuple[list[int], list[int], list[int]]:
     return tokens[:9], tokens[9 : 9 + len(PARENTS)], tokens[9 + len(PARENTS) :]
 
 
-def _open(
-    backend: Backend,
-    id: int,
-    materials: Mapping[int, object] = NOTHING,
-) -> None:
+def _open(backend: Backend, id: int, materials: Mapping[int, object] = NOTHING) -> None:
     backend.open(id, 64)
     sources = backend.memory(EncoderMemory)
     if sources is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int, Int8, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 
 from foreword.native import forward
 from foreword.native.openmp import in_parallel
@@ -206,14 +206,6 @@ def _unpacked(
     places = data.data_ptr(), *numbers.shape, numbers.data_ptr()
     library.foreword_numbers(number, *places, narrow)
     return True
-
-
-def drop(model: nn.Module) -> None:
-    """Remove the matrices beside the weights of a model (`coded`), once a backend has
-    them or does not want them.
-    """
-    for part in model.modules():
-        vars(part).pop("coded", None)
 
 
 def joined(parts: Sequence[Coded]) -> Coded:

@@ -19,10 +19,11 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from foreword.errors import ModelError, words
+from foreword.files import part_paths
 from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.gguf import FLOATS, check_kind, coded
 from foreword.model.quantized.gguf_header import Header, TensorData
-from foreword.model.quantized.gguf_parts import check_parts, part_paths
+from foreword.model.quantized.gguf_parts import check_parts
 
 ARCHITECTURES = {
     "llama": "llama",

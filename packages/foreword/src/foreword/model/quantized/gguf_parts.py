@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foreword.errors import ModelError
-from foreword.files import part_names
 from foreword.model.quantized.gguf_header import Header, TensorData
 
 NUMBER, COUNT = "split.no", "split.count"
@@ -19,13 +18,6 @@ TENSORS = "split.tensors.count"
 """Fields of each part: its number, from 0, the number of parts, and all tensors."""
 SAME = (COUNT, TENSORS, "general.architecture", "general.name")
 """Fields that are equal in all parts that have them."""
-
-
-def part_paths(path: Path) -> list[Path]:
-    """Return the paths of all parts of a model, by the path of one of them; they may
-    not exist.
-    """
-    return [path.with_name(name) for name in part_names(path.name)]
 
 
 def check_parts(

@@ -21,7 +21,7 @@ from transformers.utils.import_utils import is_torchvision_available
 
 from foreword.chats.prompts import ImagePrompt, Rendered
 from foreword.errors import InvalidRequest, ModelError, words
-from foreword.model.architectures import body
+from foreword.model.architectures import body, has_vision
 from foreword.model.backend import Backend
 from foreword.model.kv.reads import Read
 from foreword.model.loading import hub
@@ -30,7 +30,7 @@ from foreword.model.model import Model
 from foreword.model.probe.trial import EXACT, ROUNDED
 from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.one_by_one import decode_one_by_one
-from foreword.model.vision.rows import ImageRows, has_vision, image_rows
+from foreword.model.vision.rows import ImageRows, image_rows
 from foreword.native.openmp import all_threads
 
 PROBE = -1

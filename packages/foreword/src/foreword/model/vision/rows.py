@@ -16,11 +16,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.architectures import body
@@ -42,14 +38,6 @@ IGNORED = (
 
 Spans = tuple[tuple[int, int], ...]
 """(first row, row after the last) of each part."""
-
-
-def has_vision(config: PreTrainedConfig) -> bool:
-    """Return whether a config is that of a model with a vision tower."""
-    return (
-        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        and getattr(config, "image_token_id", None) is not None
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

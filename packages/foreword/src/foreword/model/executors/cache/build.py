@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import has_vision, is_seq2seq
 from foreword.model.executors.cache.backend import CacheBackend
 from foreword.model.executors.cache.memories import (
     CacheImages,
@@ -13,7 +13,6 @@ from foreword.model.executors.cache.memories import (
 )
 from foreword.model.executors.registry import CACHE, WHOLE, Order
 from foreword.model.executors.torch.packed_linear import swap_out, tile_experts
-from foreword.model.vision.rows import has_vision
 
 
 def refused(model: PreTrainedModel) -> None:

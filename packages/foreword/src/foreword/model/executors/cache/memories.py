@@ -27,11 +27,7 @@ class CacheMemory(SequenceMemory):
         """Return an empty cache of a sequence; None = the one of decoders."""
         return None
 
-    def inputs(
-        self,
-        id: int,
-        inputs: dict[str, Any],
-    ) -> dict[str, Any]:
+    def inputs(self, id: int, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a forward, given the inputs of a decoder alone."""
         return inputs
 
@@ -51,12 +47,7 @@ class CacheMemory(SequenceMemory):
 class CacheImages(ImageMemory, CacheMemory):
     """Images, put in place of the embeddings of their placeholders."""
 
-    def give(
-        self,
-        executor: Any,
-        id: int,
-        material: ImageRows,
-    ) -> None:
+    def give(self, executor: Any, id: int, material: ImageRows) -> None:
         """Set the images of an open sequence, before its first read.
 
         Raises ModelError where their tokens attend to later ones, which the cache's own
@@ -91,27 +82,15 @@ class CacheSources(EncoderMemory, CacheMemory):
     forward and shared by all later ones.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         self._outputs: dict[int, Any] = {}
 
-    def give(
-        self,
-        executor: Any,
-        id: int,
-        material: Sequence[int] | Encoded,
-    ) -> None:
+    def give(self, executor: Any, id: int, material: Sequence[int] | Encoded) -> None:
         with all_threads():
             self._outputs[id] = encoded(self.encoder, material)
 
-    def close(
-        self,
-        pool: PagePool | None,
-        id: int,
-    ) -> None:
+    def close(self, pool: PagePool | None, id: int) -> None:
         self._outputs.pop(id, None)
 
     def check(self, read: Read) -> None:
@@ -121,11 +100,7 @@ class CacheSources(EncoderMemory, CacheMemory):
         # without the config, whose number of layers is the encoder's in some kinds
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
-    def inputs(
-        self,
-        id: int,
-        inputs: dict[str, Any],
-    ) -> dict[str, Any]:
+    def inputs(self, id: int, inputs: dict[str, Any]) -> dict[str, Any]:
         output = self._outputs.get(id)
         source = {} if output is None else {"encoder_outputs": output}
         return {"decoder_input_ids": inputs["input_ids"], **source}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from foreword.model.architectures import body
-from foreword.model.encoder import is_seq2seq
+from foreword.model.architectures import body, is_seq2seq
 from foreword.model.executors.cuda import backend as cuda
 from foreword.model.executors.registry import Order
 from foreword.model.executors.torch.attention import NAME

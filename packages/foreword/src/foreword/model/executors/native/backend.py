@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,11 +21,10 @@ from transformers import PreTrainedModel
 from foreword.errors import ModelError
 from foreword.model import architectures
 from foreword.model.architectures import body, drop_weights, is_recurrent
-from foreword.model.executors.native import codes, experts, grouped, offload
 from foreword.model.executors.native.angles import Angles
-from foreword.model.executors.native.cross import parts_of
 from foreword.model.executors.native.executor import NativeExecutor
-from foreword.model.executors.native.layout import around, matrices_of
+from foreword.model.executors.native.layout import around, matrices_of, parts_of
+from foreword.model.executors.native.matrices import looked_up
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
@@ -35,9 +34,13 @@ from foreword.model.executors.native.rows import (
     rows_of,
 )
 from foreword.model.executors.native.supported import inside, settings
-from foreword.model.executors.native.unpack import lent, looked_up, restore
+from foreword.model.layers import has_codes
 from foreword.native import forward
 from foreword.native.openmp import in_parallel
+
+if TYPE_CHECKING:
+    from foreword.model.executors.native.codes import Packer
+    from foreword.model.executors.native.offload import Stream
 
 
 class NativeBackend(NativeExecutor):
@@ -64,10 +67,13 @@ class NativeBackend(NativeExecutor):
         self._hf, self._owned = model, owned
         self._keeps_embeddings = keeps_embeddings
         self._head_scale = head_scale
-        self._stream: offload.Stream | None = None
+        self._stream: Stream | None = None
         """Thread that reads layers from a file; None = all are in memory."""
         self._layers = parts_of(model)
-        codes.fill(model, self._layers)
+        if has_codes(model):
+            from foreword.model.executors.native import codes
+
+            codes.fill(model, self._layers)
         described = self._describe(model)
         if head_scale:
             described.logit_scale = head_scale
@@ -88,10 +94,14 @@ class NativeBackend(NativeExecutor):
                 "cannot restore weights: they are quantized. Load the model without "
                 "weights="
             )
+        from foreword.model.executors.native.unpack import restore
+
         restore(self._hf, self.model, self.matrices.held, tied=self._tied)
 
     def write(self, folder: Path) -> None:
         """Write the packed matrices to a folder, from which `offload` reads them."""
+        from foreword.model.executors.native import offload
+
         offload.write(self.model, self.matrices.held, self._table, folder)
 
     def offload(
@@ -104,6 +114,8 @@ class NativeBackend(NativeExecutor):
 
         The other layers are read from the folder in every forward.
         """
+        from foreword.model.executors.native import offload
+
         self.matrices.drop(self.model)
         matrices, self._stream = offload.attach(self.model, folder, free)
         self.matrices.held += matrices
@@ -115,14 +127,14 @@ class NativeBackend(NativeExecutor):
         self.describe(self.model, self.words, offload.size(folder))
         return 0 if self._stream is None else self._stream.layers
 
-    def lend(
-        self,
-    ) -> AbstractContextManager[None]:
+    def lend(self) -> AbstractContextManager[None]:
         """Let the model's own code run while inside, each part with its weights for as
         long as it runs.
         """
         if not self._owned:
             return nullcontext()
+        from foreword.model.executors.native.unpack import lent
+
         return lent(self._hf, self.model, self.matrices.held, self.embed)
 
     def quantize(
@@ -139,7 +151,7 @@ class NativeBackend(NativeExecutor):
         return the bits of a weight.
         """
         whole = {held.data_ptr(): held for held in self.matrices.held}
-        if not any(hasattr(part, "coded") for part in self._hf.modules()):
+        if not has_codes(self._hf):
             return 16
         self._keep_table()
         self.matrices.drop(self.model)
@@ -160,10 +172,12 @@ class NativeBackend(NativeExecutor):
 
     def _codes(
         self, whole: dict[int, Tensor]
-    ) -> Iterator[tuple[Any, str, int, codes.Packer]]:
+    ) -> Iterator[tuple[Any, str, int, Packer]]:
         """Yield struct, field, count of weights and packer of the codes of each matrix;
         take its packed weights out of `whole` (by address), so that they are freed.
         """
+        from foreword.model.executors.native import codes, grouped
+
         described_layers = self.model.layer[: self.model.layers]
         for described, layer in zip(described_layers, self._layers, strict=True):
             of_layer = codes.matrices(layer)
@@ -241,8 +255,7 @@ class NativeBackend(NativeExecutor):
     def _describe(self, model: PreTrainedModel) -> forward.Model:
         config = model.config.get_text_config()
         layers = self._layers
-        routed = next(filter(architectures.routed, layers), None)
-        self._experts = None if routed is None else experts.sizes(routed)
+        self._experts = _experts(layers)
         # an owned model loses its weights below: read what depends on them before
         flags = settings(model)
         array = (forward.Layer * len(layers))()
@@ -305,9 +318,21 @@ class NativeBackend(NativeExecutor):
         if self._owned:
             drop_weights(layer)
             if architectures.routed(layer):
+                from foreword.model.executors.native import experts
+
                 experts.drop(layer)
         if not is_recurrent(layer):
             described.window = architectures.window(layer)
+
+
+def _experts(layers: Sequence[Any]) -> forward.Experts | None:
+    """Return the sizes of the experts of a model; None if it has none."""
+    routed = next(filter(architectures.routed, layers), None)
+    if routed is None:
+        return None
+    from foreword.model.executors.native import experts
+
+    return experts.sizes(routed)
 
 
 def _embed_scale(embeddings: Any) -> float:

@@ -4,28 +4,14 @@ the C forward reads them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from foreword.model.architectures import ATTENTION, has
-from foreword.model.encoder import is_seq2seq
-from foreword.model.layers import layers_of
 
 OUTPUT = {"o": "o_proj", "out_proj": "out_proj"}
 """The output projection of an attention module -> its name here."""
-
-
-def parts_of(model: PreTrainedModel) -> Sequence[Any]:
-    """Return the parts of each layer of the decoder: the layer itself, except in an
-    encoder-decoder.
-    """
-    layers = layers_of(model)
-    if not is_seq2seq(model.config):
-        return layers
-    return [DecoderLayer(layer) for layer in layers]
 
 
 class DecoderLayer(nn.Module):

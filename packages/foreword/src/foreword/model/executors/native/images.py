@@ -80,12 +80,7 @@ class NativeImages(ImageMemory, NativeMemory):
         return NativeImages(self._rotaries, self._layers, self._multiplier)
 
     @torch.inference_mode()
-    def give(
-        self,
-        executor: Any,
-        id: int,
-        material: ImageRows,
-    ) -> None:
+    def give(self, executor: Any, id: int, material: ImageRows) -> None:
         """Set the images of an open sequence, before its first read.
 
         Raises InvalidRequest where the layers need an input that the C code does not
@@ -120,11 +115,7 @@ class NativeImages(ImageMemory, NativeMemory):
         super().give(executor, id, images)
         self._seen[id] = Seen(images, layers, angles, positions, reach, shift)
 
-    def close(
-        self,
-        pool: PagePool | None,
-        id: int,
-    ) -> None:
+    def close(self, pool: PagePool | None, id: int) -> None:
         super().close(pool, id)
         self._seen.pop(id, None)
 

@@ -4,6 +4,7 @@ before packing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model import architectures
-from foreword.model.executors.native import experts
+from foreword.model.layers import layers_of
 from foreword.native import forward
 from foreword.native.forward import LANES
 
@@ -29,6 +30,18 @@ The router is packed too, but stays bfloat16.
 BIASES = {"gate_up": "up_bias"} | {
     name: f"{name}_bias" for name in MATRICES if name != "gate_up"
 }
+
+
+def parts_of(model: PreTrainedModel) -> Sequence[Any]:
+    """Return the parts of each layer of the decoder: the layer itself, except in an
+    encoder-decoder.
+    """
+    layers = layers_of(model)
+    if not architectures.is_seq2seq(model.config):
+        return layers
+    from foreword.model.executors.native.cross import DecoderLayer
+
+    return [DecoderLayer(layer) for layer in layers]
 
 
 def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
@@ -49,6 +62,8 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
     if (order := architectures.order(layer)) is not None:
         matrices["qkv"] = matrices["qkv"][order]
     if architectures.routed(layer):
+        from foreword.model.executors.native import experts
+
         return matrices | experts.products(layer)
     if not halves:
         return matrices
@@ -104,6 +119,8 @@ def vectors(layer: Any) -> dict[str, Float[Tensor, "*size"]]:
             "gated_norm": mixer.norm.weight,
         }
     if architectures.routed(layer):
+        from foreword.model.executors.native import experts
+
         result |= experts.vectors(layer)
     return {name: vector.detach().float() for name, vector in result.items()}
 

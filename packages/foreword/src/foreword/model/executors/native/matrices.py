@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import BFloat16, Int
 from torch import Tensor
 
-from foreword.model.executors.native import grouped
-from foreword.model.executors.native.layout import matrices_of, products, room, vectors
+from foreword.model.executors.native.layout import (
+    PANEL,
+    matrices_of,
+    products,
+    room,
+    vectors,
+)
 from foreword.native import forward
 from foreword.native.huge_pages import BLOCK, Pages
 
@@ -82,10 +88,7 @@ class Matrices:
         for model in models:
             self.code(model, coding, whole)
 
-    def drop(
-        self,
-        *models: forward.Model,
-    ) -> None:
+    def drop(self, *models: forward.Model) -> None:
         """Hold the matrices of these models no longer."""
         layers = [layer for model in models for layer in model.layer[: model.layers]]
         packed = {getattr(model, name) for model in models for name in BESIDE}
@@ -122,12 +125,10 @@ class Matrices:
                 setattr(described, name, self._coded(packed[address], coding))
         described.coding = coding
 
-    def _coded(
-        self,
-        packed: Tensor,
-        coding: int,
-    ) -> int:
+    def _coded(self, packed: Tensor, coding: int) -> int:
         if coding == forward.GROUPS and packed.shape[1] % forward.GROUP:
+            from foreword.model.executors.native import grouped
+
             return self.keep(grouped.whole(packed, self.empty))
         size = self.library.foreword_coded_bytes(*packed.shape, coding)
         codes = self._pages.empty((size,), torch.uint8).zero_()
@@ -135,3 +136,18 @@ class Matrices:
             packed.data_ptr(), codes.data_ptr(), *packed.shape, coding
         )
         return self.keep(codes)
+
+
+def looked_up(
+    packed: BFloat16[Tensor, "outputs depth"], outputs: Int[Tensor, "*rows"]
+) -> BFloat16[Tensor, "*rows depth"]:
+    """Return some rows of a packed matrix. Reference for `packed_row` in layer.c."""
+    whole, depth = len(packed) // PANEL * PANEL, packed.shape[1]
+    panels = packed[:whole].view(-1, depth // 2, PANEL, 2)
+    rest = packed[whole:].view(depth // 2, -1, 2)
+    rows = outputs.flatten()
+    result = packed.new_empty(len(rows), depth // 2, 2)
+    early = rows < whole
+    result[early] = panels[rows[early] // PANEL, :, rows[early] % PANEL]
+    result[~early] = rest[:, rows[~early] - whole].transpose(0, 1)
+    return result.view(*outputs.shape, depth)

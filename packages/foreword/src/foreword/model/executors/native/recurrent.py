@@ -14,10 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from foreword.model.architectures import is_recurrent
-from foreword.model.executors.native.cross import parts_of
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.memories import NativeMemory
@@ -163,17 +160,11 @@ PIECE = 512
 """Tokens per forward when a sequence is reread."""
 
 
-def refused(model: PreTrainedModel) -> str | None:
-    """Return why the C code does not compute the recurrent layers of a model; None if
-    it does, or there are none.
+def refused(layers: Sequence[Any]) -> str | None:
+    """Return why the C code does not compute these recurrent layers; None if it
+    does.
     """
-    return next(filter(None, map(_unfit, recurrent_layers(model))), None)
-
-
-def recurrent_layers(model: PreTrainedModel) -> list[Any]:
-    """Return the recurrent layers of a model."""
-    layers = parts_of(model)
-    return [layer for layer in layers if is_recurrent(layer)]
+    return next(filter(None, map(_unfit, layers)), None)
 
 
 def sizes_of(layer: Any) -> Recurrence:

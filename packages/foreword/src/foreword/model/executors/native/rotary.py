@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from foreword.model import architectures
 from foreword.model.architectures import body
 from foreword.model.executors.native.angles import Rotary
-from foreword.model.executors.native.cross import parts_of
+from foreword.model.executors.native.layout import parts_of
 from foreword.model.executors.native.supported import ropes
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.architectures import is_recurrent
-from foreword.model.executors.native.cross import parts_of
+from foreword.model.executors.native.layout import parts_of
 from foreword.model.kv.limit import SCALE
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.prefixes import PAGE

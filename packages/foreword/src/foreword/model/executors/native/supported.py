@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.architectures import body, is_recurrent, linears, plain, shape
-from foreword.model.executors.native import experts
 from foreword.model.executors.native.layout import LANES
 from foreword.model.executors.native.rows import first_attention, head_size
 from foreword.model.layers import layers_of
@@ -153,11 +152,17 @@ def _unfit_layers(model: PreTrainedModel) -> str | None:
     ]
     if any(map(architectures.centred, norms)):
         return "its query and key norms subtract the mean"
-    reasons = [experts.unfit(layer) for layer in kinds if architectures.routed(layer)]
+    reasons = [_unfit_experts(layer) for layer in kinds if architectures.routed(layer)]
     reasons += [
         unfit(config, layer, head) for layer in kinds if not is_recurrent(layer)
     ]
     return next(filter(None, reasons), None)
+
+
+def _unfit_experts(layer: Any) -> str | None:
+    from foreword.model.executors.native import experts
+
+    return experts.unfit(layer)
 
 
 def unfit(

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import BFloat16, Int
+from jaxtyping import BFloat16
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foreword.model import architectures
 from foreword.model.executors.native import experts
-from foreword.model.executors.native.cross import parts_of
-from foreword.model.executors.native.layout import LANES, PANEL, matrices_of
+from foreword.model.executors.native.layout import LANES, PANEL, matrices_of, parts_of
 from foreword.native import forward
 
 
@@ -96,21 +95,6 @@ def lent(
             embedding.forward = embed
             hooks.callback(delattr, embedding, "forward")
         yield
-
-
-def looked_up(
-    packed: BFloat16[Tensor, "outputs depth"], outputs: Int[Tensor, "*rows"]
-) -> BFloat16[Tensor, "*rows depth"]:
-    """Return some rows of a packed matrix. Reference for `packed_row` in layer.c."""
-    whole, depth = len(packed) // PANEL * PANEL, packed.shape[1]
-    panels = packed[:whole].view(-1, depth // 2, PANEL, 2)
-    rest = packed[whole:].view(depth // 2, -1, 2)
-    rows = outputs.flatten()
-    result = packed.new_empty(len(rows), depth // 2, 2)
-    early = rows < whole
-    result[early] = panels[rows[early] // PANEL, :, rows[early] % PANEL]
-    result[~early] = rest[:, rows[~early] - whole].transpose(0, 1)
-    return result.view(*outputs.shape, depth)
 
 
 def _restore_layer(

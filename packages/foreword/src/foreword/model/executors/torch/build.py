@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.architectures import body
-from foreword.model.encoder import EncoderMemory, is_seq2seq
+from foreword.model.architectures import body, has_vision, is_seq2seq
+from foreword.model.encoder import EncoderMemory
 from foreword.model.executors.registry import Order
 from foreword.model.executors.torch.attention import NAME
 from foreword.model.executors.torch.backend import PoolBackend
@@ -28,7 +28,7 @@ from foreword.model.kv.pages import PageTable
 from foreword.model.kv.reads import Span
 from foreword.model.layers import cache_argument, layers_of, rank_count
 from foreword.model.vision.memory import ImageMemory
-from foreword.model.vision.rows import Placed, has_vision, shown
+from foreword.model.vision.rows import Placed, shown
 
 LENGTH = "past_key_values_length"
 """The parameter by which a position embedding is known: where the rows of a forward

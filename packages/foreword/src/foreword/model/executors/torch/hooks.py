@@ -138,11 +138,7 @@ def resumed(
     while inside; a forward may have further rows.
     """
 
-    def given(
-        hidden_states: Tensor,
-        *_: object,
-        **__: object,
-    ) -> Tensor:
+    def given(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
         rest = hidden_states[0, len(states) :]
         return torch.cat([states, rest])[None]
 
@@ -157,10 +153,7 @@ class CapturesHiddenStates:
 
     model: PreTrainedModel
 
-    def read(
-        self,
-        reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         raise NotImplementedError
 
     def read_hidden(
@@ -183,10 +176,7 @@ class CapturesHiddenStates:
         with all_threads():
             return apply_lm_head(self.model, hidden)
 
-    def _forwards(
-        self,
-        reads: Sequence[Read],
-    ) -> Sequence[Sequence[Read]]:
+    def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
         """Group the reads that share a forward."""
         return [[read] for read in reads]
 
@@ -208,11 +198,7 @@ class CapturesHiddenStates:
         )
 
 
-def _passed(
-    hidden_states: Tensor,
-    *_: object,
-    **__: object,
-) -> Tensor:
+def _passed(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
     return hidden_states
 
 
