@@ -141,7 +141,7 @@ class Session:
         """Queue a request from `prepare`."""
         with self.locked():
             self._running[request.id] = request
-            self.engine.add(request)
+            self.engine.add(request, self.speculator(request.params))
 
     def advance(self) -> None:
         """Run one round of the engine; an error of one request goes to

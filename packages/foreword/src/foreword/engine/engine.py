@@ -68,8 +68,8 @@ class Engine:
         return Speculator(self.target, drafter, rule, budget)
 
     def add(self, request: Request, speculator: Speculator | None = None) -> None:
-        """Queue a request with this speculator, the one that it has, or the default."""
-        request.speculator = speculator or request.speculator or self.default
+        """Queue a request, with its own speculator or the default one."""
+        request.speculator = speculator or self.default
         self.scheduler.add(request)
 
     def abort(self, request: Request) -> None:
