@@ -187,8 +187,9 @@ def _counts(
         params = SamplingParams(
             temperature=temperature, seed=seed, max_tokens=options.tokens
         )
-        requests.append(Request(next(ids), list(text), len(text), params, seed, eos))
-        engine.add(requests[-1])
+        request = Request(next(ids), list(text), len(text), params, seed, eos)
+        requests.append(request)
+        engine.add(request)
     while not engine.idle:
         engine.step()
     return np.array(

@@ -145,8 +145,11 @@ class Requests:
         tokens = list(prompt.tokens if has_media else prompt)
         rules = self._rules(params.language)
         RequestLimits(self._target).check(tokens, params, rules)
-        images = self._sight.rows(prompt) if isinstance(prompt, ImagePrompt) else None
-        material = tuple(prompt.digest) if isinstance(prompt, ImagePrompt) else ()
+        images = None
+        material = ()
+        if isinstance(prompt, ImagePrompt):
+            images = self._sight.rows(prompt)
+            material = tuple(prompt.digest)
         features = prompt.features if isinstance(prompt, SpeechPrompt) else None
         source = Source()
         if rules is not None:

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
-from foreword.model.architectures import is_seq2seq
 from foreword.model.backend import Mode, ReadsHiddenStates
 from foreword.model.cost import Cost, known
 from foreword.model.executors.native.backend import NativeBackend
@@ -25,7 +24,7 @@ from foreword.model.kv.limit import most_tokens
 from foreword.model.kv.reads import Read
 from foreword.model.layers import drop_codes, layer_count, rank_count
 from foreword.model.loading import from_checkpoint
-from foreword.model.loading.load import eos_ids
+from foreword.model.loading.load import eos_ids, forced_tokens
 from foreword.model.loading.options import FORMS, check_forms, check_portable
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
@@ -33,7 +32,6 @@ from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
     from foreword.model.executors.torch.packed_linear import Swap
-    from foreword.model.seq2seq import Seq2Seq
 
 NO_LIMIT = 2**31
 """Tokens. Context length of a model whose config gives none."""
@@ -77,7 +75,7 @@ class Model:
     ) -> None:
         self.hf = hf.eval()
         self.name = name or hf.config.name_or_path or type(hf).__name__
-        self.seq2seq = _rules(hf, self.name)
+        self.seq2seq = forced_tokens(hf, self.name)
         """Tokens that an encoder-decoder's settings force; None = decoder-only."""
         self.parameters: int = sum(parameter.numel() for parameter in hf.parameters())
         """Weights of the checkpoint, tied ones once; a backend may drop some."""
@@ -133,8 +131,7 @@ class Model:
     def load(
         cls, source: str | Path, options: ModelOptions | None = None, **settings: Any
     ) -> Model:
-        """Load a checkpoint from a folder, the hub or a GGUF file
-        (docs/targets/quantized.md).
+        """Load a checkpoint from a folder, the hub or a GGUF file.
 
         `settings` are fields of ModelOptions. `dtype="auto"` is bfloat16 on a CPU that
         multiplies it in hardware, and on any CPU where the native backend runs the
@@ -395,11 +392,3 @@ class Model:
 def measure(model: Model) -> dict[int, float]:
     """Return the measured seconds of a forward by number of rows."""
     return dict(model.cost.seconds)
-
-
-def _rules(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
-    if not is_seq2seq(hf.config):
-        return None
-    from foreword.model.seq2seq import Seq2Seq
-
-    return Seq2Seq.of(hf, name)

@@ -52,9 +52,9 @@ def _shortened(config: PreTrainedConfig) -> PreTrainedConfig | None:
     with suppress(ModelError):
         count = layer_count(config)
         layers = layers_of(empty_model(deepcopy(config), trust_remote_code=False))
-        kept = max(LEAST, enough(layers, config.get_text_config()))
-        if kept < count:
+        needed = max(LEAST, enough(layers, config.get_text_config()))
+        if needed < count:
             short = deepcopy(config)
-            shorten(short.get_text_config(), count, kept)
+            shorten(short.get_text_config(), count, needed)
             return short
     return None

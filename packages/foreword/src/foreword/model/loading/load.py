@@ -13,14 +13,14 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ModelError, words
-from foreword.model.architectures import loader
+from foreword.model.architectures import is_seq2seq, loader
 from foreword.model.loading import hub
 from foreword.model.loading.complete import (
     INDEX,
@@ -32,6 +32,9 @@ from foreword.model.loading.complete import (
 )
 from foreword.model.loading.config import CONFIG, quantization, read_json, unloadable
 from foreword.model.loading.sizes import check_sizes, empty
+
+if TYPE_CHECKING:
+    from foreword.model.seq2seq import Seq2Seq
 
 GENERATION = "generation_config.json"
 GGUF = {
@@ -223,3 +226,14 @@ def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
     vocab = hf.config.get_text_config().vocab_size
     valid = [token for token in ids if type(token) is int and 0 <= token < vocab]
     return frozenset(valid), [token for token in ids if token not in valid]
+
+
+def forced_tokens(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
+    """Return the tokens that the settings of an encoder-decoder force; None of a model
+    that is none.
+    """
+    if not is_seq2seq(hf.config):
+        return None
+    from foreword.model.seq2seq import Seq2Seq
+
+    return Seq2Seq.of(hf, name)
