@@ -20,7 +20,7 @@ OTHER_PINS = $(if $(TORCH),-e "/^triton==/d") \
 	$(if $(TRANSFORMERS),-e "/^huggingface_hub==/d" -e "s/^transformers==.*/transformers==$(TRANSFORMERS)/")
 # As many processes as cores; one that dies fails its test, and another takes its place. A file stays in one process;
 # with the slow tests, of which one file has hours, a process that is idle takes tests of the other.
-WORKERS := -n auto --max-worker-restart 8
+WORKERS := -n auto --max-worker-restart 2
 TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # They need each other, so they come first and alone: none is looked for in an index.
 OWN := $(foreach folder,$(wildcard packages/*),--editable $(folder))

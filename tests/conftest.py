@@ -19,7 +19,7 @@ from hypothesis import settings
 
 import durations
 import folders
-import limits
+import reaper
 from foreword.budget.kept import KeptSpeeds
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
@@ -151,19 +151,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-durations", action="store_true", help="Write tests/durations.json."
     )
-    parser.addoption(
-        "--limit",
-        type=float,
-        default=limits.LIMIT,
-        help="Seconds that a test may take.",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if config.option.write_durations and not is_worker:
         config.pluginmanager.register(durations.Durations())
-    limits.install(config, config.option.limit)
+    reaper.begin()
 
 
 @pytest.hookimpl(tryfirst=True)  # before marked tests are left out

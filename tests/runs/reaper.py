@@ -34,25 +34,12 @@ def marked(mark: str) -> Iterator[int]:
                 yield int(folder.name)
 
 
-def started(pid: int) -> float:
-    """Return when a process was started: seconds of CLOCK_BOOTTIME."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def end(mark: str, since: float = 0.0) -> None:
-    """Kill what a run has started since then, apart from this process, until nothing
-    of it is left.
-    """
-    while True:
-        left = []
-        for pid in marked(mark):
+def end(mark: str) -> None:
+    """Kill what a run has started, until nothing of it is left."""
+    while pids := [*marked(mark)]:
+        for pid in pids:
             with suppress(OSError):
-                if pid != os.getpid() and started(pid) >= since:
-                    os.kill(pid, signal.SIGKILL)
-                    left.append(pid)
-        if not left:
-            return
+                os.kill(pid, signal.SIGKILL)
 
 
 def main(pid: int, mark: str) -> None:

@@ -1,7 +1,6 @@
-"""A test that hangs costs one test, and a run that is cut leaves no process."""
+"""A run that is cut leaves no process."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,10 +12,10 @@ import reaper
 from waiting import wait_for
 
 CONFTEST = """
-import limits
+import reaper
 
-def pytest_configure(config):
-    limits.install(config, {limit})
+def pytest_configure():
+    reaper.begin()
 """
 WAITS = """
 import subprocess, sys
@@ -25,27 +24,11 @@ from threading import Lock
 LOCK = Lock()
 CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
-def test_before(): pass
-
 def test_waits_for_its_server():
     with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE):
         open("started", "w").close()
         LOCK.acquire()
         LOCK.acquire()
-
-def test_after(): pass
-"""
-STUCK = """
-from ctypes import PyDLL, create_string_buffer
-
-def test_before(): pass
-
-def test_never_returns_to_python():
-    lock, program = create_string_buffer(256), PyDLL(None)
-    program.pthread_mutex_lock(lock)
-    program.pthread_mutex_lock(lock)
-
-def test_after(): pass
 """
 
 
@@ -58,9 +41,9 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return os.environ[reaper.MARK]
 
 
-def begun(folder: Path, *options: str, limit: float) -> subprocess.Popen[str]:
+def begun(folder: Path, *options: str) -> subprocess.Popen[str]:
     """Start pytest on the files of a folder."""
-    (folder / "conftest.py").write_text(CONFTEST.format(limit=limit))
+    (folder / "conftest.py").write_text(CONFTEST)
     words = ["-c", os.devnull, "--rootdir", str(folder), "-p", "xdist", *options]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *words],
@@ -69,22 +52,6 @@ def begun(folder: Path, *options: str, limit: float) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-@pytest.mark.slow
-def test_each_hanging_test_costs_itself(tmp_path, mark):
-    (tmp_path / "test_waits.py").write_text(WAITS)
-    (tmp_path / "test_stuck.py").write_text(STUCK)
-    options = ["-n", "2", "--dist", "loadfile", "--max-worker-restart", "2"]
-    options += ["-o", "faulthandler_timeout=8", "-o", "faulthandler_exit_on_timeout=1"]
-    run = begun(tmp_path, *options, limit=3)
-    said, _ = run.communicate(timeout=100)
-    assert run.returncode == 1, said
-    assert re.search(r"=+ 2 failed, 4 passed in ", said), said
-    assert "Failed: the test took more than 3 s" in said
-    assert re.search(r'File ".*test_waits.py", line \d+ in test_waits_for', said)
-    assert re.search(r"crashed while running .*test_never_returns", said)
-    wait_for(lambda: not [*reaper.marked(mark)], "the end of all processes")
 
 
 @pytest.mark.slow
@@ -99,7 +66,7 @@ def test_each_hanging_test_costs_itself(tmp_path, mark):
 )
 def test_run_that_is_cut_leaves_no_process(tmp_path, mark, number, workers):
     (tmp_path / "test_waits.py").write_text(WAITS)
-    run = begun(tmp_path, "-n", workers, limit=1000)
+    run = begun(tmp_path, "-n", workers)
     wait_for(lambda: len([*reaper.marked(mark)]) > 2 + int(workers), "all", run)
     wait_for((tmp_path / "started").exists, "the test", run)
     run.send_signal(number)

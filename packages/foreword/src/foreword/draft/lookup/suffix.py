@@ -290,6 +290,8 @@ class SuffixDrafter(Drafter):
         tokens = request.copyable
         text.read(tokens)
         past, context = self.archive[request.params.tenant], tokens[-SIZES[0] :]
-        length, greedy = min(budget, batch.reach(request)), request.params.greedy
+        length = min(budget, batch.reach(request))
+        greedy = request.params.greedy
         text.counts = self._count(text.index, past, context, length, greedy=greedy)
-        return text.counts.grown(budget, batch.floor, request.eos, branches=batch.trees)
+        eos, branches = request.eos, batch.trees
+        return text.counts.grown(budget, batch.floor, eos, branches=branches)

@@ -65,7 +65,12 @@ class SampledTree:
         self._lists = batch.draws.lists if batch.trees else "one"
         self._rows = [_Row(shape) for shape in shapes]
 
-    def draw(self, row: int, node: int, logits: Float[Tensor, "vocab"]) -> list[int]:
+    def draw(
+        self,
+        row: int,
+        node: int,
+        logits: Float[Tensor, "vocab"],
+    ) -> list[int]:
         """Sample the children of a node (-1: the last committed token) of request
         `row` from the raw logits after it.
 
@@ -151,7 +156,8 @@ class SampledTree:
         children: Sequence[int],
     ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
-        if self._lists == "independent" and not self._batch.requests[row].params.greedy:
+        greedy = self._batch.requests[row].params.greedy
+        if self._lists == "independent" and not greedy:
             drawn = [
                 self._noisy(row, distribution, child).argmax() for child in children
             ]
@@ -161,9 +167,9 @@ class SampledTree:
                 else torch.zeros(0, dtype=torch.int64, device=distribution.device)
             )
         allowed = int((distribution > -torch.inf).sum())
-        noisy = (
-            self._noisy(row, distribution, children[0]) if children else distribution
-        )
+        noisy = distribution
+        if children:
+            noisy = self._noisy(row, distribution, children[0])
         return noisy.topk(min(len(children), allowed)).indices
 
     def _noisy(
