@@ -34,9 +34,9 @@ class Meddling(NgramDrafter):
         return cls()
 
     def propose(self, batch, nodes):
-        for sequence in batch.sequences:
-            if sequence.produced > 6:
-                sequence.tokens[-1] = 11
+        for request in batch.requests:
+            if request.produced > 6:
+                request.tokens[-1] = 11
         return super().propose(batch, nodes)
 
 

@@ -24,7 +24,7 @@ class Echo(Drafter):
     about = Method("the last tokens again")
 
     def propose(self, batch, nodes):
-        return chosen([(s.tokens[-4:] * n)[:n] for s, n in zip(batch.sequences, nodes, strict=True)])
+        return chosen([(s.tokens[-4:] * n)[:n] for s, n in zip(batch.requests, nodes, strict=True)])
 """
 ENTRIES = """
 [foreword.methods]
