@@ -17,7 +17,7 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
 from foreword.model.executors.native import matrices, offload
-from foreword.model.loading import first_layers, from_checkpoint, verdicts
+from foreword.model.loading import first_layers, verdicts
 from foreword.model.probe import probe
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
@@ -116,7 +116,7 @@ def test_first_layers_are_probed_for_all(name, probes, tmp_path, monkeypatch):
     gguf_files.write(random(config), path, architecture, "Q4_0", **fields)
     whole = Model.load(path, device="cpu", dtype="bfloat16")
     monkeypatch.setattr(verdicts, "LARGE", 2**40)
-    monkeypatch.setattr(from_checkpoint, "LEAST", 1)
+    monkeypatch.setattr(first_layers, "LEAST", 1)
     model = Model.load(path, device="cpu", dtype="bfloat16")
     found = first_layers.capability(path, config, torch.bfloat16, None)
     # layers of the second kind do not come first
