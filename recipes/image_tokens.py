@@ -35,7 +35,7 @@ from foreword_train.log import Row
 from foreword_train.losses import loss
 from foreword_train.registry import EagleOptions, LmOptions, MedusaOptions, TrainOptions
 from foreword_train.task import TrainContext
-from foreword_train.trainer import Task, Trainer, TrainingConfig
+from foreword_train.trainer import Trainer, TrainingConfig
 
 PATCH, GRID = 4, 12
 """Pixels of a token's side, and tokens of a picture's side."""
@@ -291,7 +291,7 @@ class Writing:
 
 
 def trained(
-    task: Task, pieces: list[Piece], folder: Path, config: TrainingConfig
+    task: Any, pieces: list[Piece], folder: Path, config: TrainingConfig
 ) -> None:
     """Train a task on pieces of one length, a few held out, or resume where it was
     stopped.

@@ -105,7 +105,7 @@ def test_trees_in_ragged_batches_change_no_token(name):
     assert [answer.tokens for answer in answers] == plain(name)
     assert sum(answer.stats.accepted for answer in answers) > 40
     assert branches(answers) > 3
-    assert max(one.requests for answer in answers for one in answer.rounds) == 3
+    assert max(one.sequences for answer in answers for one in answer.rounds) == 3
 
 
 @pytest.mark.slow
@@ -154,5 +154,5 @@ def test_sequence_waits_for_room_for_its_source():
     answers = one.generate(
         [long, long], SamplingParams(max_tokens=12, ignore_eos=True, trace=True)
     )
-    assert {each.requests for answer in answers for each in answer.rounds} == {1}
+    assert {each.sequences for answer in answers for each in answer.rounds} == {1}
     assert one.engine.load.preemptions == 0

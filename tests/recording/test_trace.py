@@ -265,7 +265,7 @@ def test_times_rows_and_the_prompt_are_those_of_the_forward():
             assert sum(steps) == pytest.approx(1000 * getattr(stats, step), rel=1e-3)
             assert min(steps) > 0
     alone = rounds(run("lm", 4, asked[:1])[0])
-    assert [one.requests for one in alone] == [1] * len(alone)
+    assert [one.sequences for one in alone] == [1] * len(alone)
     assert alone[0].prompt_rows == len(asked[0].prompt)
     others = [one.rows - one.prompt_rows - len(one.draft) for one in alone]
     assert others == [0] + [1] * (len(alone) - 1)

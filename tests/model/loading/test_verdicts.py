@@ -17,7 +17,7 @@ from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model import model as model_module
 from foreword.model.executors.native import matrices, offload
-from foreword.model.loading import first_layers, verdicts
+from foreword.model.loading import first_layers, from_checkpoint, verdicts
 from foreword.model.probe import probe
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
