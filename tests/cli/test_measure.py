@@ -4,7 +4,7 @@ the same text.
 
 import json
 import re
-import sys
+from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +14,7 @@ from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT
 
 def test_demo_shows_the_answers_and_draws_them(here, monkeypatch):
     # not by its dotted name: the package has a function of this name
-    monkeypatch.setattr(sys.modules["foreword_lab.commands.demo"], "MAX_TOKENS", 28)
+    monkeypatch.setattr(import_module("foreword_lab.commands.demo"), "MAX_TOKENS", 28)
     found = here("demo", "--quick", "--svg", "demo.svg", "--html", "demo.html")
     assert found.returncode == 0, found.stderr
     rows = re.findall(r"^(\S+) .*(yes|no|other draw)\s*$", found.stdout, re.MULTILINE)

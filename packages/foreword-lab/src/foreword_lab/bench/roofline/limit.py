@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias, cast
 
@@ -167,9 +168,10 @@ def limits(
     counts = usual if options.batches is None else options.batches
     results = []
     for shape in options.shapes:
-        progress(f"building {shape}")
+        name = _model_name(options, shape)
+        progress(f"building {name}")
         source = _source(options, shape)
-        model, roof = _built(source, shape, max(options.contexts), options.weights)
+        model, roof = _built(source, name, max(options.contexts), options.weights)
         for context in options.contexts:
             progress(
                 f"measuring {model.name} after {context} tokens on backend "
@@ -188,6 +190,13 @@ def limits(
     return results
 
 
+def _model_name(options: LimitOptions, shape: str) -> str:
+    """Return what the measured model is called: its file or folder, or its shape."""
+    if shape != FAMILY or options.target is None:
+        return shape
+    return Path(options.target).name.removesuffix(".gguf")
+
+
 def _source(options: LimitOptions, shape: str) -> Weights:
     source = weights(
         options.target,
@@ -201,13 +210,13 @@ def _source(options: LimitOptions, shape: str) -> Weights:
 
 
 def _built(
-    source: Weights, shape: str, context: int, form: str | None
+    source: Weights, name: str, context: int, form: str | None
 ) -> tuple[Model, Roof]:
     """Return the model to measure, and what its forwards must do."""
     hf = source.load(context + max(NODES))
     sizes, keys = shapes(hf), key_bytes(hf)
     whole, each = _weight_bytes(hf), attention(hf)
-    model = Model(hf, shape if form is None else f"{shape} in {form}")
+    model = Model(hf, name if form is None else f"{name} in {form}")
     model.quantize(form)
     work = works(model, sizes)
     read = sum(one.bytes for one in work) or whole
