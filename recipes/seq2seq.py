@@ -312,9 +312,9 @@ def _cross_entropy(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 BIAS, LOUD, SHARP, BOTH, GAIN = 6.0, 1.5, 0.9, (1.4, 0.7), 12.0
-"""Sizes of heads that copy: score of the place read, what is written beside a token,
+"""Sizes of heads that copy: score of the position read, what is written beside a token,
 scale of queries and keys, shares of the last token and of the one before it, and the
-token copied, beside those of other tokens."""
+logit of the copied token over the logits of others."""
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def test_states_that_the_target_has_not_are_refused(folder, target):
 
 
 @pytest.fixture
-def request() -> Request:
+def six_tokens() -> Request:
     return Request(7, list(range(6)), 6, SamplingParams(), seed=0)
 
 
@@ -207,25 +207,25 @@ def rows(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float32)[:, None]
 
 
-def test_parts_become_one_and_what_was_read_is_forgotten(request):
+def test_parts_become_one_and_what_was_read_is_forgotten(six_tokens):
     seen = TargetStates()
     seen.add(7, 0, rows(0, 1))
-    assert not seen.up_to_date(request)
+    assert not seen.up_to_date(six_tokens)
     seen.add(7, 2, rows(2, 3, 4))
-    assert seen.up_to_date(request)
+    assert seen.up_to_date(six_tokens)
     assert seen.rows(7, 1, 3).flatten().tolist() == [1, 2, 3]
     seen.drop(7, 4)
     assert seen.rows(7, 4, 9).flatten().tolist() == [4]
-    request.tokens.append(6)
-    assert not seen.up_to_date(request)
+    six_tokens.tokens.append(6)
+    assert not seen.up_to_date(six_tokens)
     seen.add(7, 5, rows(5))
     assert seen.rows(7, 4, 9).flatten().tolist() == [4, 5]
 
 
-def test_what_does_not_follow_is_not_taken_for_what_does(request):
+def test_what_does_not_follow_is_not_taken_for_what_does(six_tokens):
     seen = TargetStates()
     seen.add(7, 1, rows(1, 2, 3, 4, 5))
-    assert not seen.up_to_date(request)
+    assert not seen.up_to_date(six_tokens)
     seen.forget(7)
     seen.forget(7)
     assert len(seen) == 0
