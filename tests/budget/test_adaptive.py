@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 
 from foreword.budget import (
     BUDGETS,
-    AdaEdlBudget,
     AdaptiveBudget,
-    ConfidenceBudget,
     Costs,
     DraftBudget,
     FixedBudget,
-    HeuristicBudget,
     RoundResult,
-    SvipBudget,
     policy,
 )
 from foreword.budget.constants import C
+from foreword.budget.heuristic import HeuristicBudget
+from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost

@@ -8,13 +8,8 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from foreword.budget import (
-    AdaEdlBudget,
-    ConfidenceBudget,
-    DraftBudget,
-    FixedBudget,
-    SvipBudget,
-)
+from foreword.budget import DraftBudget, FixedBudget
+from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import Draft, DraftTree, SamplingParams
 from foreword.verify import RULES

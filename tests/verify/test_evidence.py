@@ -10,7 +10,8 @@ from random import Random
 import pytest
 import torch
 
-from foreword.budget import AdaEdlBudget, AdaptiveBudget, Costs, RoundResult
+from foreword.budget import AdaptiveBudget, Costs, RoundResult
+from foreword.budget.stopping import AdaEdlBudget
 from foreword.draft.ensemble.cascade import DecayedMean
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.estimators import CalibrationRatio, LinearCost, finite, steadied

@@ -6,12 +6,8 @@ import pytest
 import torch
 
 from distributions import ROWS, chi_square, plain_distribution, surprise
-from foreword.budget import (
-    AdaEdlBudget,
-    ConfidenceBudget,
-    DraftBudget,
-    SvipBudget,
-)
+from foreword.budget import DraftBudget
+from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight

@@ -7,8 +7,6 @@ Inputs are costs, distributions and outcomes; models and draft methods are out o
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 from foreword.budget.adaptive import AdaptiveBudget
 from foreword.budget.base import DraftBudget, FixedBudget, Measure, RoundResult
@@ -16,36 +14,16 @@ from foreword.budget.costs import Costs
 from foreword.errors import InvalidRequest
 from foreword.registry import BUDGETS, DEFAULT_BUDGET
 
-if TYPE_CHECKING:
-    from foreword.budget.heuristic import HeuristicBudget
-    from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
-
-_HOME = {
-    "HeuristicBudget": "heuristic",
-    **dict.fromkeys(("AdaEdlBudget", "ConfidenceBudget", "SvipBudget"), "stopping"),
-}
-"""Names that are imported on first use, by their modules."""
-
 __all__ = [
     "BUDGETS",
-    "AdaEdlBudget",
     "AdaptiveBudget",
-    "ConfidenceBudget",
     "Costs",
     "DraftBudget",
     "FixedBudget",
-    "HeuristicBudget",
     "Measure",
     "RoundResult",
-    "SvipBudget",
     "policy",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'foreword.budget' has no attribute {name!r}")
-    return getattr(import_module(f"foreword.budget.{_HOME[name]}"), name)
 
 
 def policy(
