@@ -85,10 +85,10 @@ class AcceptanceRecord:
 
 @dataclass(slots=True)
 class Requested:
-    """Requests of the requests of one round."""
+    """What the requests of one round asked the drafter for."""
 
     sequences: int = 0
-    """Requests that requested some."""
+    """Requests that may get draft tokens."""
     unread: int = 0
     """Tokens of them that the drafter has to read before."""
     filtered: bool = False

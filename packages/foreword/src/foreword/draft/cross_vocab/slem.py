@@ -27,7 +27,7 @@ tokenizer's context.
 
 @dataclass(slots=True)
 class _Copy:
-    """One request in draft ids, as the draft's own tokenizer encodes it."""
+    """One text in draft ids, as the draft's own tokenizer encodes it."""
 
     ids: list[int] = field(default_factory=list)
     translated: int = 0
@@ -42,7 +42,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Path:
-    """The draft model's continuation of one request in one round."""
+    """The draft model's continuation of one text in one round."""
 
     read: Read
     most: int

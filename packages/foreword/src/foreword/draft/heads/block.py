@@ -26,7 +26,7 @@ from foreword.types.growth import GrownTree, TreeRequest
 
 @dataclass(frozen=True, slots=True)
 class BlockRequest:
-    """Pending request for a block after a request."""
+    """Block that the next read computes after a text."""
 
     id: int
     anchor: int
@@ -86,7 +86,7 @@ class BlockPredictor(ABC, Generic[Pending]):
         self._pending[pending.id] = pending
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits after the request or its draft tokens: one row of the block
+        """Return logits after the text or its draft tokens: one row of the block
         for each token in `keep`.
         """
         rows: list[Tensor] = []

@@ -39,7 +39,7 @@ class HeadReader(ABC):
 
     @abstractmethod
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Return logits after a request or its draft tokens."""
+        """Return logits after a text or its draft tokens."""
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
         """Grow a whole tree in one call; None: it grows level by level."""

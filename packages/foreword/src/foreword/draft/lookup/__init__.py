@@ -1,3 +1,3 @@
-"""Drafters without a model: they look up draft tokens in the request, earlier answers
+"""Drafters without a model: they look up draft tokens in the text, earlier answers
 or a corpus.
 """

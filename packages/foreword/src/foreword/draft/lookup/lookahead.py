@@ -25,7 +25,7 @@ SHARE = 0.6
 
 
 class Pool:
-    """The latest n-grams of one request and its window, by first token."""
+    """The latest n-grams of one text and its window, by first token."""
 
     def __init__(self) -> None:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
@@ -93,7 +93,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Text:
-    """State of one request."""
+    """State of one text."""
 
     pool: Pool = field(default_factory=Pool)
     read: int = 0
@@ -114,7 +114,7 @@ class _Text:
 
         A position keeps its draft tokens between rounds. A new one takes the draft
         tokens of the position before it, continued from the pool, or else by random
-        tokens of the request.
+        tokens of the text.
         """
         start, random = len(tokens) - 1, Random(len(tokens))
         columns: list[list[int]] = []

@@ -63,7 +63,7 @@ class NgramDrafter(Drafter):
 
 
 class NgramIndex:
-    """Index from each n-gram of one growing request to the end of its latest
+    """Index from each n-gram of one growing text to the end of its latest
     occurrence that has a continuation.
 
     Work per new token is constant. Memory grows by at most one entry per size and
@@ -107,7 +107,7 @@ def copied(tokens: list[int], start: int, count: int) -> list[int]:
     """Return `count` tokens from `start` on; a copy that reaches the end repeats
     itself, as in LZ77.
 
-    A repetitive request is thus continued for the whole budget, however short its
+    A repetitive text is thus continued for the whole budget, however short its
     period.
     """
     draft_tokens = tokens[start : start + count]

@@ -22,7 +22,7 @@ LONGEST = 16
 
 
 class PredictedDrafter(Drafter):
-    """Drafter that continues the expected answer from the position that the request
+    """Drafter that continues the expected answer from the position that the text
     has reached in it.
 
     This position follows the longest run of last tokens found in the expected answer.
@@ -75,17 +75,17 @@ class PredictedDrafter(Drafter):
 
 @dataclass(slots=True)
 class Copy:
-    """An expected answer, and the position in it that a growing request has
+    """An expected answer, and the position in it that a growing text has
     reached.
     """
 
     expected: tuple[int, ...]
     start: int
-    """Index of the first token of the growing request that is matched."""
+    """Index of the first token of the growing text that is matched."""
     read: int
-    """Number of tokens of the growing request that were read."""
+    """Number of tokens of the growing text that were read."""
     place: int = 0
-    """The growing request agrees with the expected answer up to this position."""
+    """The growing text agrees with the expected answer up to this position."""
     stray: int = 0
     """Number of tokens emitted since then that disagree."""
     agreed: int = 0
@@ -172,7 +172,7 @@ class Copy:
 
 
 def agreement(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the number of last tokens that two requests have in common."""
+    """Return the number of last tokens that two texts have in common."""
     count = 0
     for token, other in zip(reversed(left), reversed(right), strict=False):
         if token != other:

@@ -112,7 +112,7 @@ class Adjacency:
 
 class Calibration:
     """Acceptance rate of a successor, by its share of the row, its rank, and whether
-    its own request wrote the row.
+    its own text wrote the row.
 
     The prior is PRIOR times the share. The static tree of the paper is an average of
     such counts.

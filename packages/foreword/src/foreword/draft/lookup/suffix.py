@@ -1,4 +1,4 @@
-"""Suffix drafter: counts what followed the last tokens earlier in the request and in
+"""Suffix drafter: counts what followed the last tokens earlier in the text and in
 past answers, without a model.
 
 After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
@@ -155,7 +155,7 @@ on saving.
 
 @dataclass(slots=True)
 class _Text:
-    """Index of one request, and the continuation counts of the current round."""
+    """Index of one text, and the continuation counts of the current round."""
 
     index: SuffixIndex = field(default_factory=lambda: SuffixIndex(1024))
     counts: ContinuationCounts | NativeCounts | None = None
@@ -168,7 +168,7 @@ class _Text:
 
 
 class SuffixDrafter(Drafter):
-    """Drafter that counts what followed the last tokens earlier in the request and in
+    """Drafter that counts what followed the last tokens earlier in the text and in
     past answers to its tenant.
 
     A match of the last 16 tokens counts 256 times as much as a match of one. The draft

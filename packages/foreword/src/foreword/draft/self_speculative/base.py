@@ -10,7 +10,7 @@ from foreword.model import Model, Read
 from foreword.types import Batch, Request
 
 SPARE = ROOM
-"""Cache positions beyond a request for draft tokens, which the target overwrites."""
+"""Cache positions beyond a text for draft tokens, which the target overwrites."""
 FEW = 8
 """Tokens.
 

@@ -73,7 +73,7 @@ class LayersDrafter(SelfDrafter):
         return read_first(draft, [self._read(one) for one in batch.requests])
 
     def _read(self, request: Request) -> DraftTree:
-        """Return the draft tokens that were read after a request, in this order."""
+        """Return the draft tokens that were read after a text, in this order."""
         memory = self._memories.get(request.id)
         return DraftTree() if memory is None else memory.tree
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHUNK = 512
 """Tokens. Longest forward over a long text, which bounds its memory."""
 ROOM = 256
-"""Cache positions reserved beyond a request for draft tokens."""
+"""Cache positions reserved beyond a text for draft tokens."""
 
 
 @runtime_checkable
