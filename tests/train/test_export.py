@@ -16,7 +16,8 @@ from transformers import AutoConfig
 import starter
 from folders import kept
 from foreword.draft import default_method, method
-from foreword.draft.heads.eagle_checkpoint import load, pack
+from foreword.draft.heads.eagle_checkpoint import pack
+from foreword.draft.heads.eagle_published import load
 from foreword.draft.heads.export_layout import ENGINES
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model

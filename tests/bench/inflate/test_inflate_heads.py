@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import starter
 from foreword import SamplingParams, bundled
 from foreword.draft import method
-from foreword.draft.heads.eagle_checkpoint import load
+from foreword.draft.heads.eagle_published import load
 from foreword.errors import ModelError
 from foreword.model import Model
 from foreword_lab.bench.inflate.heads import inflate_head

@@ -14,8 +14,8 @@ from torch import nn
 from drafters import AT_ONCE, PARENTS, check_row_bits, check_same, grown, levels, scores
 from foreword.draft.heads import eagle
 from foreword.draft.heads.eagle import EagleDrafter, NativeEagle, unsupported
-from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
+from foreword.draft.heads.eagle_published import load
 from foreword.draft.heads.reader import StateReader
 from foreword.errors import ModelError
 from foreword.model import Model, Read

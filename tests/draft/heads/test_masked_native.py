@@ -152,6 +152,4 @@ def test_what_it_is_not_made_for_is_computed_plainly():
 def test_its_weights_are_held_once():
     made = copy.deepcopy(head()).bfloat16()
     MaskedBlocks(made, target("bfloat16"))
-    assert {
-        len(module.weight) for module in made.modules() if isinstance(module, nn.Linear)
-    } == {0}
+    assert not any(isinstance(module, nn.Linear) for module in made.modules())

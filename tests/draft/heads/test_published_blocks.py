@@ -159,7 +159,7 @@ def test_layers_that_a_flat_config_leaves_out_are_the_default(flat):
             "projector_type in its config.json is 'domino'",
         ),
         ({"layer_types": ["sliding_attention"] * 2}, "have a sliding window"),
-        ({"num_target_layers": 12}, "for a target of 12 layers"),
+        ({"num_target_layers": 12}, "num_target_layers is 12 there"),
     ],
 )
 def test_a_head_of_another_kind_or_target_is_refused(flat, values, says):

@@ -11,7 +11,8 @@ import starter
 from foreword import bundled
 from foreword.draft import default_method
 from foreword.draft.heads.eagle import EagleDrafter
-from foreword.draft.heads.eagle_checkpoint import dump, load
+from foreword.draft.heads.eagle_checkpoint import dump
+from foreword.draft.heads.eagle_published import load
 from foreword.model import Model, Read
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.types import SamplingParams

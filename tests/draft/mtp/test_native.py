@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drafters import check_row_bits, scores
-from foreword.draft.heads.reader import StateReader
+from foreword.draft.heads.reader import HeadExecutor, StateReader
 from foreword.draft.mtp.mtp import MtpDrafter, NativeMtp, TorchMtp, unsupported
 from foreword.draft.mtp.mtp_checkpoint import load
 from foreword.draft.mtp.mtp_head import MtpHead
@@ -31,6 +31,10 @@ def trained(dtype: torch.dtype) -> MtpHead:
     return load(shelf(MtpOptions(unroll=2)), target().hf, dtype)
 
 
+def read_by(executor: HeadExecutor) -> StateReader:
+    return StateReader(executor, 4 * LENGTH)
+
+
 def text() -> list[int]:
     return list(sayings()[2][:LENGTH])
 
@@ -49,7 +53,7 @@ def states() -> torch.Tensor:
 def reader() -> Iterator[StateReader]:
     head = trained(torch.bfloat16)
     assert unsupported(head, target("bfloat16")) is None
-    found = StateReader(NativeMtp(head, target("bfloat16")))
+    found = read_by(NativeMtp(head, target("bfloat16")))
     found.open(1, 4 * LENGTH)
     yield found
     found.close(1)
@@ -57,8 +61,8 @@ def reader() -> Iterator[StateReader]:
 
 def test_scores_are_those_of_torch_up_to_bfloat16(reader):
     given = states()
-    exact = StateReader(TorchMtp(trained(torch.float32), target("float32")))
-    rounded = StateReader(TorchMtp(trained(torch.bfloat16), target("bfloat16")))
+    exact = read_by(TorchMtp(trained(torch.float32), target("float32")))
+    rounded = read_by(TorchMtp(trained(torch.bfloat16), target("bfloat16")))
     found = []
     for one in (exact, rounded, reader):
         if one is not reader:

@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
-from foreword.draft.heads.eagle_checkpoint import dump, load
+from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
-from foreword.draft.heads.eagle_published import default_states
+from foreword.draft.heads.eagle_published import default_states, load
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
 from foreword.model.executors.torch.hooks import lm_head_weight

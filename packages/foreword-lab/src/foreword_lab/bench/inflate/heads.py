@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from foreword.draft.heads.eagle_checkpoint import states_of
+from foreword.draft.heads.eagle_published import states_of
 from foreword.errors import ModelError
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_lab.bench.inflate.model import Shape, query_slots, rows_of

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.base import Source
-from foreword.draft.heads.eagle_checkpoint import load
 from foreword.draft.heads.eagle_model import EagleHead
+from foreword.draft.heads.eagle_published import load
 from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.native_head import NativeHead, unfit_head
 from foreword.draft.heads.reader import HeadDrafter, StateReader
@@ -24,7 +24,7 @@ from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.supported import unfit
 from foreword.model.executors.torch.attention import attend
-from foreword.model.executors.torch.packed_linear import MIN_ROWS
+from foreword.model.executors.torch.packed_linear import padded
 from foreword.model.executors.torch.packing import Packed
 from foreword.registry import OWN_METHODS
 
@@ -46,7 +46,8 @@ class EagleDrafter(HeadDrafter):
             if unsupported(head, target)
             else NativeEagle(head, target)
         )
-        super().__init__(StateReader(self.executor), head.config.states)
+        context = min(target.context, head.config.llama.max_position_embeddings)
+        super().__init__(StateReader(self.executor, context), head.config.states)
         self.vocabulary = head.tokens
 
     @classmethod
@@ -73,15 +74,14 @@ class TorchEagle(TorchHead):
         super().__init__(head, target)
         self._head = head
         self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
-        self.context = _context(head, target)
 
-    def forward(
+    def compute(
         self,
         reads: Sequence[Read],
+        states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-        states: Sequence[Tensor],
-    ) -> Float[Tensor, "rows hidden"]:
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
         pairs = zip(reads, states, strict=True)
         inputs = [own if read.parents else self._fused(own) for read, own in pairs]
 
@@ -94,26 +94,18 @@ class TorchEagle(TorchHead):
             plan = rows.plan
             return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
 
-        padded = _at_least(torch.cat(inputs), MIN_ROWS)
-        embedded = self._embed(packed[:1]).to(padded.dtype)
-        hidden = self._head(embedded, padded[None], packed[1:], attended)
-        return hidden[0, : len(rows.tokens)]
-
-    def logits(
-        self,
-        reads: Sequence[Read],
-        rows: Packed,
-        hidden: Float[Tensor, "rows hidden"],
-    ) -> Float[Tensor, "kept vocab"]:
-        padded = _at_least(hidden[rows.kept], MIN_ROWS)
-        logits = self._head.logits(padded)[: len(rows.kept)]
-        return over_target_vocab(logits, self._head.tokens, self._target.vocab)
+        before = padded(torch.cat(inputs))
+        embedded = self._embed(packed[:1]).to(before.dtype)
+        hidden = self._head(embedded, before[None], packed[1:], attended)[0]
+        logits = self._head.logits(padded(hidden[rows.kept]))[: len(rows.kept)]
+        logits = over_target_vocab(logits, self._head.tokens, self._target.vocab)
+        return logits, hidden[: len(rows.tokens)]
 
     def _fused(
         self, states: Float[Tensor, "tokens features"]
     ) -> Float[Tensor, "tokens hidden"]:
         states = states.to(self._head.fc.weight.dtype)
-        return self._head.fused(_at_least(states, MIN_ROWS))[: len(states)]
+        return self._head.fused(padded(states))[: len(states)]
 
 
 class NativeEagle(NativeHead):
@@ -130,7 +122,6 @@ class NativeEagle(NativeHead):
         super().__init__(target, [head.rotary], kv_heads, attention.dim)
         if not config.norm_output:
             self.captured = 2  # before the last norm
-        self.context = _context(head, target)
         self._tokens, self._before_fc = head.tokens, head.before_fc
         embedding = _embedding(head, target)
         model = self.lay_out(head, [head.midlayer], config.llama, embedding)
@@ -170,17 +161,4 @@ def _embedding(head: EagleHead, target: Model) -> Any:
         target.hf.get_input_embeddings()
         if head.embed_tokens is None
         else head.embed_tokens
-    )
-
-
-def _context(head: EagleHead, target: Model) -> int:
-    return min(target.context, head.config.llama.max_position_embeddings)
-
-
-def _at_least(rows: Tensor, count: int) -> Tensor:
-    """Return the rows, padded to `count` with copies of the last."""
-    return (
-        rows
-        if len(rows) >= count
-        else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
     )

@@ -1,38 +1,27 @@
-"""EAGLE-3 checkpoints as they are read, and as they are written: in the layout of vLLM
-and SGLang, which Foreword uses too, or that of speculators.
+"""EAGLE-3 checkpoints as they are written: in the layout of vLLM and SGLang, which
+Foreword uses too, or that of speculators.
 
-`eagle_published.py` has the layouts that are read.
+`eagle_published.py` reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from foreword.draft.base import Source
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.draft.heads.eagle_published import (
     ARCHITECTURE,
-    DRAFT_VOCAB,
     EMBEDDINGS,
     ENGINE,
     FLAGS,
     IDS,
     KIND,
     LAYER_TYPES,
-    LM_HEAD,
     SLIDING,
     default_states,
-    flags,
-    has_head_norms,
-    layer_config,
-    named,
-    states,
-    window,
+    read,
 )
 from foreword.draft.heads.export_layout import (
     SGLANG,
@@ -44,8 +33,7 @@ from foreword.draft.heads.export_layout import (
     proposals,
     unsupported_engine,
 )
-from foreword.draft.heads.loading import check_tokens, checkpoint_of, head_dtype, saved
-from foreword.errors import ModelError
+from foreword.draft.heads.loading import head_dtype, saved
 from foreword.model.head_layers import HFConfig, as_config
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
@@ -79,91 +67,6 @@ TENSORS = (
 )
 """Tensors that every engine requires."""
 HEAD_NORMS = tuple(f"{{layer}}.self_attn.{part}_norm.weight" for part in "qk")
-
-
-def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
-    """Return the checkpoint with default hidden states filled in where its config has
-    none.
-
-    `layers` is the target's layer count. Configs of other head kinds always list their
-    states.
-    """
-    if ARCHITECTURE not in (checkpoint.config.get("architectures") or ()):
-        return checkpoint
-    return Checkpoint(
-        checkpoint.source,
-        {**checkpoint.config, IDS: list(states(checkpoint, layers))},
-        checkpoint.tensors,
-    )
-
-
-def load(source: Source, target: HFConfig) -> EagleHead:
-    """Load a head in float32 on the CPU.
-
-    Raises InvalidRequest unless `source` is a path or hub id, ModelError where it is
-    incomplete or for another target.
-    """
-    return _head(checkpoint_of(source), target)
-
-
-def _head(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
-    llama, about = layer_config(checkpoint), target.get_text_config()
-    tensors = named(checkpoint, llama.vocab_size)
-    config = EagleConfig(
-        llama=llama,
-        states=states(checkpoint, layer_count(about)),
-        target_hidden=about.hidden_size,
-        draft_vocab=_matrix(checkpoint, tensors, LM_HEAD).shape[0],
-        embeds=EMBEDDINGS in tensors,
-        head_norms=has_head_norms(checkpoint, tensors),
-        window=window(checkpoint),
-        **flags(checkpoint),
-    )
-    fused = _matrix(checkpoint, tensors, "fc.weight").shape[1]
-    _check_target(checkpoint.source, config, fused, target)
-    _check_vocabulary(checkpoint, config)
-    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(
-        partial(EagleHead, config)
-    )
-    check_tokens(checkpoint.source, head.tokens, llama.vocab_size)
-    return head.float()
-
-
-def _check_target(
-    source: str, config: EagleConfig, fused: int, target: HFConfig
-) -> None:
-    """Raise ModelError where a head was trained for a target of other sizes; `fused`
-    is the number of features that it reads.
-    """
-    llama, about = config.llama, target.get_text_config()
-    name, fix = target.name_or_path or "the target", "Choose a head trained for it"
-    if fused != len(config.states) * about.hidden_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it reads {fused} features, and the "
-            f"target has {len(config.states)} times {about.hidden_size}. {fix}"
-        )
-    if llama.vocab_size != about.vocab_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it has a vocabulary of "
-            f"{llama.vocab_size} tokens, and the target has {about.vocab_size}. {fix}"
-        )
-    if not config.embeds and llama.hidden_size != about.hidden_size:
-        raise ModelError(
-            f"cannot use {source} with {name}: it has no embeddings of its own, and "
-            f"its hidden size {llama.hidden_size} differs from the target's "
-            f"{about.hidden_size}. {fix}"
-        )
-
-
-def _check_vocabulary(checkpoint: Checkpoint, config: EagleConfig) -> None:
-    """Raise ModelError where the LM head is not of the size that config.json names."""
-    listed = checkpoint.config.get(DRAFT_VOCAB)
-    if listed not in (None, config.draft_vocab):
-        raise ModelError(
-            f"cannot load {checkpoint.source}: {DRAFT_VOCAB} in its config.json is "
-            f"{listed}, and its {LM_HEAD} has {config.draft_vocab} rows. Correct "
-            "config.json, or download both again"
-        )
 
 
 def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
@@ -202,7 +105,7 @@ def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
     Raises ModelError where the head is for another target, InvalidRequest where the
     engine does not support it.
     """
-    head = _head(checkpoint, target)
+    head = read(checkpoint, target)
     _check_engine(checkpoint.source, head.config, engine)
     layout = dump(head, head_dtype(checkpoint), target)
     if engine == SPECULATORS:
@@ -265,12 +168,3 @@ def _speculators(flat: Checkpoint, head: EagleHead, target: HFConfig) -> Checkpo
         for name, tensor in flat.tensors.items()
     }
     return Checkpoint("", about, tensors)
-
-
-def _matrix(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in tensors or tensors[name].dim() != 2:
-        raise ModelError(
-            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or "
-            "it is not a matrix. Download it again, or choose another"
-        )
-    return tensors[name]

@@ -1,4 +1,5 @@
-"""Published EAGLE-3 heads: their config and tensors under the names used here.
+"""Loads EAGLE-3 heads, published ones too: their config and tensors under the names
+used here.
 
 vLLM, SGLang, SpecForge and Model-Optimizer share a layout.
 The original code (SafeAILab/EAGLE) has it without its architecture,
@@ -8,16 +9,26 @@ and speculators nests the config of the layer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from foreword.draft.heads.loading import TRAINING_ONLY
+from foreword.draft.base import Source
+from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
+from foreword.draft.heads.loading import (
+    TRAINING_ONLY,
+    check_kind,
+    check_sizes,
+    check_tokens,
+    checkpoint_of,
+)
 from foreword.errors import ModelError, words
-from foreword.model.head_layers import SIDES, LlamaConfig, rope
+from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig, rope
+from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
-from foreword.registry import HEAD_METHODS
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ORIGINAL, DRAFT_VOCAB = "LlamaForCausalLM", "draft_vocab_size"
@@ -38,7 +49,78 @@ COMPUTED = "rotary_emb.inv_freq"
 SLIDING = "sliding_attention"
 
 
-def is_speculators(checkpoint: Checkpoint) -> bool:
+def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
+    """Return the checkpoint with default hidden states filled in where its config has
+    none.
+
+    `layers` is the target's layer count. Configs of other head kinds always list their
+    states.
+    """
+    if ARCHITECTURE not in (checkpoint.config.get("architectures") or ()):
+        return checkpoint
+    listed = {**checkpoint.config, IDS: list(_states(checkpoint, layers))}
+    return replace(checkpoint, config=listed)
+
+
+def load(source: Source, target: HFConfig) -> EagleHead:
+    """Load a head in float32 on the CPU.
+
+    Raises InvalidRequest unless `source` is a path or hub id, ModelError where it is
+    incomplete or for another target.
+    """
+    return read(checkpoint_of(source), target)
+
+
+def read(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
+    """Return the head of a checkpoint, as `load` does."""
+    llama, about = _layer_config(checkpoint), target.get_text_config()
+    checkpoint = replace(checkpoint, tensors=_named(checkpoint, llama.vocab_size))
+    config = EagleConfig(
+        llama=llama,
+        states=_states(checkpoint, layer_count(about)),
+        target_hidden=about.hidden_size,
+        draft_vocab=_matrix(checkpoint, LM_HEAD).shape[0],
+        embeds=EMBEDDINGS in checkpoint.tensors,
+        head_norms=_has_head_norms(checkpoint),
+        window=_window(checkpoint),
+        **_flags(checkpoint),
+    )
+    fused = _matrix(checkpoint, "fc.weight").shape[1]
+    _check_target(checkpoint.source, config, fused, target)
+    _check_vocabulary(checkpoint, config)
+    head = checkpoint.filled(partial(EagleHead, config))
+    check_tokens(checkpoint.source, head.tokens, llama.vocab_size)
+    return head.float()
+
+
+def _check_target(
+    source: str, config: EagleConfig, fused: int, target: HFConfig
+) -> None:
+    """Raise ModelError where a head was trained for a target of other sizes; `fused`
+    is the number of features that it reads.
+    """
+    llama, about, count = config.llama, target.get_text_config(), len(config.states)
+    sizes = {
+        f"the size of {count} hidden states": (fused, count * about.hidden_size),
+        "vocab_size": (llama.vocab_size, about.vocab_size),
+    }
+    if not config.embeds:  # it reads the target's embeddings
+        sizes["hidden_size"] = (llama.hidden_size, about.hidden_size)
+    check_sizes(source, target, sizes)
+
+
+def _check_vocabulary(checkpoint: Checkpoint, config: EagleConfig) -> None:
+    """Raise ModelError where the LM head is not of the size that config.json names."""
+    listed = checkpoint.config.get(DRAFT_VOCAB)
+    if listed not in (None, config.draft_vocab):
+        raise ModelError(
+            f"cannot load {checkpoint.source}: {DRAFT_VOCAB} in its config.json is "
+            f"{listed}, and its {LM_HEAD} has {config.draft_vocab} rows. Correct "
+            "config.json, or download both again"
+        )
+
+
+def _is_speculators(checkpoint: Checkpoint) -> bool:
     """Return whether a config has the layout of speculators."""
     return checkpoint.config.get("speculators_model_type") == KIND
 
@@ -50,7 +132,7 @@ def default_states(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
-def states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
+def _states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
     """Return the hidden states that a head reads, as transformers numbers them.
 
     `layers` is the target's layer count.
@@ -72,7 +154,7 @@ def states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
     return tuple(number + shift for number in numbers)
 
 
-def flags(checkpoint: Checkpoint) -> dict[str, bool]:
+def _flags(checkpoint: Checkpoint) -> dict[str, bool]:
     """Return which norms a head has, by config key.
 
     Raises ModelError where two of them exclude each other.
@@ -89,15 +171,16 @@ def flags(checkpoint: Checkpoint) -> dict[str, bool]:
     return norms
 
 
-def layer_config(checkpoint: Checkpoint) -> LlamaConfig:
+def _layer_config(checkpoint: Checkpoint) -> LlamaConfig:
     """Return the config of a head's layer.
 
     Its vocabulary is the target's. Raises ModelError for another kind
     of head, or a layer that is not supported.
     """
-    _check_kind(checkpoint)
+    whole, source = checkpoint.config, checkpoint.source
+    if ORIGINAL not in (whole.get("architectures") or ()) or not whole.get(DRAFT_VOCAB):
+        check_kind(checkpoint, (ARCHITECTURE,), KIND)
     config = _layer(checkpoint)
-    source = checkpoint.source
     kind = config.get("model_type", LAYER_TYPES[0])
     if kind not in LAYER_TYPES:
         raise ModelError(
@@ -132,7 +215,7 @@ def layer_config(checkpoint: Checkpoint) -> LlamaConfig:
         ) from error
 
 
-def window(checkpoint: Checkpoint) -> int | None:
+def _window(checkpoint: Checkpoint) -> int | None:
     """Return the tokens that the layer attends to; None for all."""
     config = _layer(checkpoint)
     kinds, size = config.get("layer_types"), config.get("sliding_window")
@@ -140,7 +223,7 @@ def window(checkpoint: Checkpoint) -> int | None:
     return size if slides and type(size) is int else None
 
 
-def named(checkpoint: Checkpoint, vocab: int) -> dict[str, Tensor]:
+def _named(checkpoint: Checkpoint, vocab: int) -> dict[str, Tensor]:
     """Return the tensors of a head under the names used here.
 
     Parts that a layout leaves out are added: maps of a whole vocabulary,
@@ -165,41 +248,20 @@ def named(checkpoint: Checkpoint, vocab: int) -> dict[str, Tensor]:
     return tensors
 
 
-def has_head_norms(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> bool:
+def _has_head_norms(checkpoint: Checkpoint) -> bool:
     """Return whether queries and keys are normed.
 
     The tensors say so; in the layout of speculators, the type of the layer
     does too.
     """
     qwen = _layer(checkpoint).get("model_type") == LAYER_TYPES[1]
-    held = "midlayer.self_attn.q_norm.weight" in tensors
-    return held or (is_speculators(checkpoint) and qwen)
-
-
-def _check_kind(checkpoint: Checkpoint) -> None:
-    config = checkpoint.config
-    architectures = config.get("architectures") or ()
-    if is_speculators(checkpoint) or ARCHITECTURE in architectures:
-        return
-    if ORIGINAL in architectures and config.get(DRAFT_VOCAB):
-        return
-    kind = (
-        config.get("speculators_model_type")
-        or config.get("architectures")
-        or config.get("model_type")
-    )
-    known = ", ".join(one for one in HEAD_METHODS if "_" not in one)
-    raise ModelError(
-        f"cannot load {checkpoint.source} as an EAGLE-3 head: "
-        f"its config names {kind!r}, not {ARCHITECTURE!r}. "
-        "Choose an EAGLE-3 head, or the method of another known kind: "
-        f"{known}"
-    )
+    held = "midlayer.self_attn.q_norm.weight" in checkpoint.tensors
+    return held or (_is_speculators(checkpoint) and qwen)
 
 
 def _layer(checkpoint: Checkpoint) -> Mapping[str, Any]:
     config = checkpoint.config
-    if not is_speculators(checkpoint):
+    if not _is_speculators(checkpoint):
         return config
     return config.get("transformer_layer_config") or {}
 
@@ -223,3 +285,13 @@ def _mask(offsets: Tensor, vocab: int) -> Tensor:
     mask = torch.zeros(vocab, dtype=torch.bool)
     mask[tokens[(tokens >= 0) & (tokens < vocab)]] = True
     return mask
+
+
+def _matrix(checkpoint: Checkpoint, name: str) -> Tensor:
+    tensor = checkpoint.tensors.get(name)
+    if tensor is None or tensor.dim() != 2:
+        raise ModelError(
+            f"cannot load {checkpoint.source} as an EAGLE-3 head: it lacks {name}, or "
+            "it is not a matrix. Download it again, or choose another"
+        )
+    return tensor

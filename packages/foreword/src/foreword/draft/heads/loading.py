@@ -18,7 +18,7 @@ from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.hub import config_of
-from foreword.registry import HEAD
+from foreword.registry import HEAD, HEAD_METHODS
 
 
 class TrainedHead:
@@ -71,21 +71,30 @@ def checkpoint_of(source: Source) -> Checkpoint:
 def check_fits(source: str, head: TrainedHead, target: HFConfig) -> None:
     """Raise ModelError where a head was trained for a target of other sizes."""
     config = target.get_text_config()
-    if (head.hidden_size, head.vocab) != (config.hidden_size, config.vocab_size):
-        raise ModelError(
-            f"cannot use {source}: it is for a target with hidden size "
-            f"{head.hidden_size} and {head.vocab} tokens; "
-            f"{target.name_or_path or 'the target'} has "
-            f"{config.hidden_size} and {config.vocab_size}. Choose a head trained for "
-            "this target"
-        )
     layers = layer_count(config)
-    if head.target_layers not in (0, layers):
+    sizes = {
+        "hidden_size": (head.hidden_size, config.hidden_size),
+        "vocab_size": (head.vocab, config.vocab_size),
+        "num_target_layers": (head.target_layers or layers, layers),
+    }
+    check_sizes(source, target, sizes)
+
+
+def check_sizes(
+    source: str | Path, target: HFConfig, sizes: Mapping[str, tuple[object, object]]
+) -> None:
+    """Raise ModelError where a drafter was trained for another target; `sizes`: those
+    of the drafter and of the target, by name.
+    """
+    wrong = [
+        f"{name} is {size} there and {theirs} in the target"
+        for name, (size, theirs) in sizes.items()
+        if size != theirs
+    ]
+    if wrong:
         raise ModelError(
-            f"cannot use {source}: it is for a target of {head.target_layers} layers "
-            "(num_target_layers in its config.json); "
-            f"{target.name_or_path or 'the target'} has {layers}. Choose a head "
-            "trained for this target"
+            f"cannot use {source} with {target.name_or_path or 'the target'}: "
+            f"{', '.join(wrong)}. Choose one trained for this target"
         )
 
 
@@ -116,10 +125,13 @@ def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> Non
     """
     config, known = checkpoint.config, list(names)
     kinds = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+    kinds = [kind for kind in kinds if kind]
     if not {*known, method} & set(kinds):
+        methods = ", ".join(name for name in HEAD_METHODS if "_" not in name)
         raise ModelError(
-            f"cannot load {checkpoint.source} as a {known[0]}: its config "
-            f"names {kinds}. Choose another head"
+            f"cannot load {checkpoint.source} as a {known[0]}: its config names "
+            f"{kinds}. Choose such a head, or the method of another known kind: "
+            f"{methods}"
         )
 
 

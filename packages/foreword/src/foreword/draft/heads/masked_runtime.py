@@ -11,17 +11,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from foreword.draft.heads.block import BlockRequest, HeadBlocks
 from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.masked import MaskedHead
 from foreword.draft.heads.native_head import NativeHead, unfit_head
 from foreword.model import Model, Read
-from foreword.model.architectures import drop_weights, head_dim
+from foreword.model.architectures import head_dim
 from foreword.model.executors.native.supported import unfit
 from foreword.model.executors.torch.kv_pool import taken
-from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packed_linear import padded, swap_in
 from foreword.model.executors.torch.packing import Packing
 from foreword.native import forward
 
@@ -34,23 +34,15 @@ class MaskedBlocks(HeadBlocks):
     def __init__(self, head: MaskedHead, target: Model) -> None:
         self.layout = head.layout
         self.hidden_layers = head.layout.states
-        self._lm_head: nn.ModuleDict | None = None
-        if head.lm_head is not None:
-            self._lm_head = nn.ModuleDict({"lm_head": head.lm_head})
-            self._tokens = head.tokens.to(target.device)
-            head.lm_head = None
-            self._lm_head.to(target.device, target.dtype)
-            swap_in(self._lm_head)
         super().__init__(head, target, head.layout.draft_tokens)
+        self._head = head
         self.executor: TorchLayers | NativeLayers
         if unsupported(head, target):
-            swap_in(head)
             self.executor = TorchLayers(head, target)
-            return
-        self.executor = NativeLayers(head, target)
-        for name, part in head.named_children():
-            if name not in NativeLayers.TAKES:
-                swap_in(part)
+        else:
+            self.executor = NativeLayers(head, target)
+            del head.fc, head.layers  # the executor holds the only, packed copy
+        swap_in(head)
 
     @classmethod
     def quantized(
@@ -93,12 +85,12 @@ class MaskedBlocks(HeadBlocks):
         self, hidden: Float[Tensor, "rows hidden"]
     ) -> Float[Tensor, "rows vocab"]:
         """Return logits from the target's LM head, or from the head's own."""
-        if self._lm_head is None:
+        lm_head = self._head.lm_head
+        if lm_head is None:
             return self.target.lm_head(hidden)
-        short = max(0, MIN_ROWS - len(hidden))
-        padded = F.pad(hidden.to(self.target.dtype), (0, 0, 0, short))
-        logits = self._lm_head["lm_head"](padded)[: len(hidden)].float()
-        return over_target_vocab(logits, self._tokens, self.target.vocab)
+        rows = padded(hidden.to(self.target.dtype))
+        logits = lm_head(rows)[: len(hidden)].float()
+        return over_target_vocab(logits, self._head.tokens, self.target.vocab)
 
 
 class TorchLayers(Packing):
@@ -120,11 +112,10 @@ class TorchLayers(Packing):
     ) -> None:
         """Store keys and values of the target's states at these tokens."""
         packed = self._pack(reads)
-        short = max(0, MIN_ROWS - len(states))
-        positions = [*packed.positions, *[0] * short]
+        rows = padded(states.to(self.target.dtype))
+        positions = [*packed.positions, *[0] * (len(rows) - len(states))]
         stored = self.head.remembered(
-            F.pad(states.to(self.target.dtype), (0, 0, 0, short)),
-            torch.tensor(positions, device=self._device),
+            rows, torch.tensor(positions, device=self._device)
         )
         for number, (key, value) in enumerate(stored):
             self.pool.write(number, key, value, packed.plan.rows)
@@ -183,9 +174,6 @@ def unsupported(head: MaskedHead, target: Model) -> str | None:
 class NativeLayers(NativeHead):
     """The layers in C, with the keys and values of each sequence."""
 
-    TAKES = ("fc", "layers")
-    """Submodules of a head whose weights are dropped once packed."""
-
     def __init__(
         self,
         head: MaskedHead,
@@ -195,13 +183,10 @@ class NativeLayers(NativeHead):
         kv_heads = sizes.num_key_value_heads or sizes.num_attention_heads
         rotaries = [head.rotary.angles] * len(head.layers)
         super().__init__(target, rotaries, kv_heads, head_dim(sizes))
-        self.context = target.context
         embedding: Any = target.hf.get_input_embeddings()
         self._hidden_norm = self.norm(head.hidden_norm)
         model = self.lay_out(head, [*head.layers], sizes, embedding)
         self.describe(model, embedding.num_embeddings)
-        for name in self.TAKES:
-            drop_weights(head.get_submodule(name))
 
     def store(
         self,

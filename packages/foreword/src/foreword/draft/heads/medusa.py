@@ -19,7 +19,7 @@ from foreword.draft.heads.block import BlockDrafter, BlockRequest, HeadBlocks
 from foreword.draft.heads.loading import TrainedHead, saved
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
+from foreword.model.executors.torch.packed_linear import padded, swap_in
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
@@ -221,14 +221,14 @@ class MedusaBlocks(HeadBlocks):
                 self._last[request.id] = request.states[-1]
         last = [self._last[request.id] for request in pending]
         states = torch.stack(last).to(self._dtype)
-        padded = F.pad(states, (0, 0, 0, max(0, MIN_ROWS - len(states))))
-        hidden = self._heads(padded).flatten(0, 1)
+        rows = padded(states)
+        hidden = self._heads(rows).flatten(0, 1)
         if self._heads.own:
             heads = torch.arange(self.draft_tokens, device=hidden.device)
-            logits = self._heads.logits(hidden, heads.repeat(len(padded)))
+            logits = self._heads.logits(hidden, heads.repeat(len(rows)))
         else:
             logits = self.target.lm_head(hidden)
-        return logits.unflatten(0, (len(padded), -1))[: len(pending)].float()
+        return logits.unflatten(0, (len(rows), -1))[: len(pending)].float()
 
     def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
         return self.block(read.id)

@@ -85,8 +85,6 @@ class HeadExecutor(ABC):
     by a module of transformers.
     """
 
-    context: int
-
     @abstractmethod
     def open(self, id: int, capacity: int) -> int:
         """Reserve room for the keys and values of a request."""
@@ -120,8 +118,8 @@ class StateReader(HeadReader):
     its own at the parent beside each draft token.
     """
 
-    def __init__(self, executor: HeadExecutor) -> None:
-        super().__init__(executor.context)
+    def __init__(self, executor: HeadExecutor, context: int) -> None:
+        super().__init__(context)
         self.executor = executor
         self._states: dict[int, Tensor] = {}
         """The head's state at the last committed token, then at each draft token read

@@ -38,27 +38,18 @@ class TorchHead(Packing, HeadExecutor):
             packed = torch.tensor(
                 [rows.tokens + more, rows.positions + more], device=self._device
             )
-            hidden = self.forward(reads, rows, packed, states)
-            if not rows.kept:
-                return hidden.new_empty(0, self._target.vocab), hidden
-            return self.logits(reads, rows, hidden), hidden
+            return self.compute(reads, states, rows, packed)
 
     @abstractmethod
-    def forward(
+    def compute(
         self,
         reads: Sequence[Read],
+        states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-        states: Sequence[Tensor],
-    ) -> Float[Tensor, "rows hidden"]:
-        """Return the head's state at every token.
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+        """Return what `run` returns.
 
         `packed`: tokens and positions, at least `MIN_ROWS`: a single row would be
         summed in another order.
         """
-
-    @abstractmethod
-    def logits(
-        self, reads: Sequence[Read], rows: Packed, hidden: Float[Tensor, "rows hidden"]
-    ) -> Float[Tensor, "kept vocab"]:
-        """Return the logits of the rows that are kept, at least one."""

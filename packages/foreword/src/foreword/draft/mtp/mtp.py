@@ -52,7 +52,8 @@ class MtpDrafter(HeadDrafter):
         deep: int = 1,
     ) -> None:
         """`deep`: number of layers."""
-        super().__init__(StateReader(executor), (layer_count(target.hf.config),))
+        states = (layer_count(target.hf.config),)
+        super().__init__(StateReader(executor, target.context), states)
         self.executor = executor
         self.reads_target = isinstance(executor, Assistant)
         if deep > 1:
@@ -123,7 +124,6 @@ class NativeMtp(NativeHead):
             rotary for rotary in reversed(rotaries_of(target.hf)) if rotary is not None
         )
         super().__init__(target, [rotary], kv_head_count(target.hf), whole.dim)
-        self.context = target.context
         layers = (forward.Layer * 1)()
         self.matrices.pack_layer(layers[0], head.block)
         layers[0].window = window(head.block)
@@ -180,7 +180,6 @@ class TorchMtp(TorchHead):
         self._dtype = head.dtype
         super().__init__(head, target)
         self._head = head
-        self.context = target.context
         self._ends: dict[int, Float[Tensor, "layers hidden"]] = {}
         """States at the last committed token of each request."""
 
@@ -188,21 +187,21 @@ class TorchMtp(TorchHead):
         super().close(id)
         self._ends.pop(id, None)
 
-    def forward(
+    def compute(
         self,
         reads: Sequence[Read],
+        states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-        states: Sequence[Tensor],
-    ) -> Float[Tensor, "rows features"]:
+    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
         """Run the layers from the first that a read needs on; the states of those
         before it are zeros.
         """
         inputs = torch.cat(list(map(self._inputs, reads, states)))
-        count, depth = len(inputs), self._head.depth
+        count, depth, numbers = len(inputs), self._head.depth, self._layers(reads)
         embedded = self._target.embed(packed[:1]).to(inputs.dtype)
         hidden = torch.zeros_like(inputs)
-        for layer in range(min(self._layers(reads)), depth):
+        for layer in range(min(numbers), depth):
             padded = F.pad(inputs[:, layer], (0, 0, 0, packed.shape[1] - count))
             computed: Any = self._head(
                 layer, embedded, padded[None], packed[1:], plan=rows.plan
@@ -215,18 +214,9 @@ class TorchMtp(TorchHead):
             for read, part in zip(reads, hidden.split(lengths), strict=True):
                 if not read.parents:
                     self._ends[read.id] = part[-1]
-        return hidden.flatten(1)
-
-    def logits(
-        self,
-        reads: Sequence[Read],
-        rows: Packed,
-        hidden: Float[Tensor, "rows features"],
-    ) -> Float[Tensor, "kept vocab"]:
-        layers = self._layers(reads)
-        last = [layers[row] for row in rows.kept]
-        by_layer = hidden.unflatten(1, (self._head.depth, -1))
-        return self._target.lm_head(by_layer[rows.kept, last])
+        last = hidden[rows.kept, [numbers[row] for row in rows.kept]]
+        empty = hidden.new_empty(0, self._target.vocab)
+        return self._target.lm_head(last) if rows.kept else empty, hidden.flatten(1)
 
     def _layers(self, reads: Sequence[Read]) -> list[int]:
         """Return the layer that predicts what follows each token: the first after the

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.draft.heads.loading import check_sizes
 from foreword.draft.heads.reader import HeadExecutor
 from foreword.errors import ModelError
 from foreword.model import Model, Read
@@ -55,7 +56,6 @@ class Assistant(HeadExecutor):
         self._stored = _stored(target)
         self._texts: dict[int, tuple[int, Shared]] = {}
         """Position of the last token of each text; the keys and values before it."""
-        self.context = target.context
 
     def open(self, id: int, capacity: int) -> int:
         del id, capacity  # it stores nothing
@@ -158,15 +158,9 @@ def _check(
         "backbone_hidden_size": (config.backbone_hidden_size, text.hidden_size),
         "vocab_size": (config.get_text_config().vocab_size, text.vocab_size),
     }
-    wrong = [
-        f"{name} is {size} and the target has {theirs}"
-        for name, (size, theirs) in sizes.items()
-        if size != theirs
-    ]
     if not hasattr(text, "num_kv_shared_layers"):
-        wrong = [f"{target.name} is not a Gemma 4"]
-    if wrong:
         raise ModelError(
-            f"cannot use {source}: it is for another target: {', '.join(wrong)}. "
-            "Choose the assistant of this target"
+            f"cannot use {source} with {target.name}: the target is not a Gemma 4. "
+            "Use another method"
         )
+    check_sizes(source, target.hf.config, sizes)

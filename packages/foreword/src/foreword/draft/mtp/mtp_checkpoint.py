@@ -4,18 +4,18 @@ folder that `foreword train mtp` wrote.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from foreword.draft.heads.loading import check_sizes, saved
 from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.draft.mtp.mtp_layouts import SHARED_NORM, layout_of, unread
 from foreword.errors import ModelError
 from foreword.model import HFModel
-from foreword.model.executors.torch.attention import NAME as ATTENTION
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
 from foreword.model.loading.ahead import Kinds, fill, layers_ahead
@@ -55,7 +55,7 @@ def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
     tensors = {str(ours(name)): part for name, part in stored.items()}
     count = 1 + max(int(name.split(".")[1]) for name in tensors if name != SHARED_NORM)
     layers = layers_ahead(hf, layout.kinds, count)
-    head = _taken(layers)
+    head = MtpHead(layers)
     check_total(str(source), head, sum(tensor.nbytes for tensor in stored.values()))
     fill(layers, tensors, hf, dtype, str(source))
     return head.to(dtype)
@@ -63,7 +63,7 @@ def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
 
 def new(hf: HFModel) -> MtpHead:
     """Return one layer without storage for a target of any kind."""
-    return _taken(layers_ahead(hf, Kinds(), 1))
+    return MtpHead(layers_ahead(hf, Kinds(), 1))
 
 
 def dump(
@@ -75,20 +75,19 @@ def dump(
     experts are fused as in transformers.
     """
     text = config.get_text_config()
-    number = layer_count(text)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in head.layers[0].state_dict().items():
-        rest = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
-        kind = dtype if tensor.is_floating_point() else None
-        tensors[f"model.layers.{number}.{rest}"] = tensor.detach().to("cpu", kind)
     about = {
         "architectures": [KIND],
         "model_type": text.model_type,
         **_sizes(text),
         "num_nextn_predict_layers": 1,
-        "dtype": str(dtype).removeprefix("torch."),
     }
-    return Checkpoint("", about, tensors)
+    layer = f"model.layers.{layer_count(text)}"
+    ours = saved(head.layers[0], about, dtype)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in ours.tensors.items():
+        rest = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+        tensors[f"{layer}.{rest}"] = tensor
+    return replace(ours, tensors=tensors)
 
 
 def _sizes(config: HFConfig) -> dict[str, int]:
@@ -102,31 +101,8 @@ def _check_target(source: str | Path, config: HFConfig) -> None:
     about = read_json(source, CONFIG) or {}
     if KIND not in (about.get("architectures") or ()):
         return
-    wrong = [
-        f"{name} is {about.get(name)} there and {size} in the target"
-        for name, size in _sizes(config).items()
-        if about.get(name) != size
-    ]
-    if wrong:
-        raise ModelError(
-            f"cannot use {source}: it is for another target: {', '.join(wrong)}. "
-            "Choose a layer trained for this target"
-        )
-
-
-def _taken(layers: Any) -> MtpHead:
-    """Return our module of transformers' layers."""
-    norm = layers.shared_post_norm if layers.use_shared_post_norm else None
-    config = layers.config
-    head = MtpHead(
-        layers.layers,
-        layers.rotary_emb,
-        norm=norm,
-        kinds=tuple(config.layer_types) if layers.has_per_layer_rope else (),
-        config=config,
-    )
-    head.attend_by(ATTENTION)
-    return head
+    sizes = {name: (about.get(name), size) for name, size in _sizes(config).items()}
+    check_sizes(source, config, sizes)
 
 
 def _missing(source: str | Path, reason: str | None) -> ModelError:

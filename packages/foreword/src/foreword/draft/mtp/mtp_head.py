@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from foreword.model.executors.torch.attention import NAME as ATTENTION
+
 Rows = Float[Tensor, "batch row hidden"]
 
 
@@ -21,26 +23,20 @@ class MtpHead(nn.Module):
     token t + 2. A single layer continues on its own states.
     """
 
-    def __init__(
-        self,
-        layers: nn.ModuleList,
-        rotary: nn.Module | None,
-        *,
-        norm: nn.Module | None = None,
-        kinds: tuple[str, ...] = (),
-        config: Any = None,
-    ) -> None:
-        """`layers`: transformers' `MtpLayer`s. `rotary`: the target's rotary embedding.
-        `norm`: of every output, where the layers have none. `kinds`: of attention, one
-        a layer, where `rotary` differs between them. `config`: that of the layers.
-        """
+    def __init__(self, model: Any) -> None:
+        """`model`: transformers' `MtpModel`."""
         super().__init__()
-        self._config = config
-        self.layers = layers
-        self.norm = norm
-        self.kinds = kinds
+        self._config = model.config
+        self.layers: nn.ModuleList = model.layers
+        self.norm = model.shared_post_norm if model.use_shared_post_norm else None
+        """The norm of every output, where the layers have none."""
+        kinds = model.config.layer_types if model.has_per_layer_rope else ()
+        self.kinds = tuple(kinds)
+        """Of attention, one a layer, where the rotary embedding differs between them.
+        """
         # not a submodule: the target owns it
-        self._rotary: tuple[nn.Module, ...] = () if rotary is None else (rotary,)
+        self._rotary = (model.rotary_emb,)
+        self.attend_by(ATTENTION)
 
     @property
     def depth(self) -> int:
@@ -94,7 +90,8 @@ class MtpHead(nn.Module):
     def _angles(
         self, layer: int, embedded: Rows, positions: Int[Tensor, "batch row"]
     ) -> tuple[Tensor, Tensor] | None:
-        if not self._rotary:
+        (rotary,) = self._rotary
+        if rotary is None:
             return None
         kind = {"layer_type": self.kinds[layer]} if self.kinds else {}
-        return self._rotary[0](embedded, position_ids=positions, **kind)
+        return rotary(embedded, position_ids=positions, **kind)

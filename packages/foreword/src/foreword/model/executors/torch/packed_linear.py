@@ -108,6 +108,11 @@ class PackedLinear(nn.Module):
         )
 
 
+def padded(rows: Float[Tensor, "rows features"]) -> Float[Tensor, "padded features"]:
+    """Return the rows with zeros after them, at least MIN_ROWS."""
+    return F.pad(rows, (0, 0, 0, max(0, MIN_ROWS - len(rows))))
+
+
 @cache
 def tail_differs() -> bool:
     """Return whether the bits of the last float32 rows of a product depend on their
