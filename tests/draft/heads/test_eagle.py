@@ -11,7 +11,7 @@ from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_published import load
-from foreword.draft.heads.hidden_states import TargetStates
+from foreword.draft.heads.reader import TargetStates
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint

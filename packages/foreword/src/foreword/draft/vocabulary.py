@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.model import Model
 
 RECENT = 512
@@ -69,3 +69,18 @@ class DraftVocabulary:
         if self.tokens is None:
             return logits
         return over_target_vocab(logits, self.tokens, vocab)
+
+
+def over_target_vocab(
+    logits: Float[Tensor, "kept draft_vocab"],
+    tokens: Int[Tensor, "draft_vocab"],
+    vocab: int,
+) -> Float[Tensor, "kept vocab"]:
+    """Scatter draft-vocabulary logits to the target's token ids; all other entries are
+    -inf.
+    """
+    if logits.shape[1] == vocab:
+        return logits
+    return logits.new_full((len(logits), vocab), -torch.inf).index_copy_(
+        1, tokens, logits
+    )

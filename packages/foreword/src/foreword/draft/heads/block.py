@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
-from foreword.draft.heads.loading import TrainedHead, load_head
+from foreword.draft.heads.loading import TrainedHead, check_fits, checkpoint_of
 from foreword.draft.heads.reader import HeadDrafter, HeadReader
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.native.openmp import threads_for
@@ -184,7 +184,9 @@ class BlockDrafter(HeadDrafter):
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> BlockDrafter:
         del tokenizer  # a head uses the target's tokenizer
-        blocks = cls.BLOCKS(load_head(source, target, cls.HEAD.read), target)
+        head = cls.HEAD.read(checkpoint_of(source))
+        check_fits(str(source), head, target.hf.config)
+        blocks = cls.BLOCKS(head, target)
         return cls(blocks, blocks.hidden_layers)
 
     def __init__(

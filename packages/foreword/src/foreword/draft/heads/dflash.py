@@ -6,51 +6,36 @@ The head is in masked.py; block.py reads draft tokens from a block.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockDrafter
-from foreword.draft.heads.loading import check_kind, saved
-from foreword.draft.heads.masked import Layout, MaskedHead, filled
+from foreword.draft.heads.loading import saved
+from foreword.draft.heads.masked import MaskedHead
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.model import Read
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
-
-ARCHITECTURE = "DFlashDraftModel"
-"""Name in flat configs."""
 
 
 class DFlashHead(MaskedHead):
     """A head without extra parts: `fc`, `hidden_norm`, `layers.N` and `norm`."""
 
     METHOD = "dflash"
+    ARCHITECTURES = ("DFlashDraftModel",)
     SPECULATOR = "DFlashSpeculator"
     FIRST_ROW = False
 
-    @classmethod
-    def read(cls, checkpoint: Checkpoint) -> DFlashHead:
-        """Load a flat or speculators checkpoint.
-
-        Raises ModelError for another kind, or where a tensor is missing.
-        """
-        check_kind(checkpoint, (ARCHITECTURE,), cls.METHOD)
-        layout = Layout.of(checkpoint, sample_from_anchor=cls.FIRST_ROW)
-        return filled(checkpoint, layout, partial(cls, layout))
-
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""
-        inner = {
-            "mask_token_id": self.layout.mask,
-            "target_layer_ids": self.layout.outputs,
-        }
         config = {
-            "architectures": [ARCHITECTURE],
+            "architectures": [self.ARCHITECTURES[0]],
             **self.layout.as_config(),
-            "dflash_config": inner,
+            "dflash_config": {
+                "mask_token_id": self.layout.mask,
+                "target_layer_ids": self.layout.outputs,
+            },
         }
         if self.layout.sample_from_anchor:
             config["sample_from_anchor"] = True

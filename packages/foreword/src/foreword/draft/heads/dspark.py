@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
-from foreword.draft.heads.loading import check_kind, saved
-from foreword.draft.heads.masked import VOCABULARY, Layout, MaskedHead, entries, filled
+from foreword.draft.heads.loading import saved
+from foreword.draft.heads.masked import VOCABULARY, Layout, MaskedHead, entries
 from foreword.draft.heads.masked_runtime import MaskedBlocks
 from foreword.errors import ModelError
 from foreword.model import Model
@@ -27,8 +27,6 @@ from foreword.model.executors.torch.packed_linear import MIN_ROWS, PackedLinear
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.registry import OWN_METHODS
 
-ARCHITECTURES = "Qwen3DSparkModel", "DSparkDraftModel"
-"""Names in flat configs."""
 VANILLA = "vanilla"
 NEXT = "markov_head.markov_w2.weight"
 """Factor of the bigram table for the next token."""
@@ -63,6 +61,7 @@ class DSparkHead(MaskedHead):
     """A masked head with a bigram table and, if `assured`, a confidence head."""
 
     METHOD = "dspark"
+    ARCHITECTURES = "Qwen3DSparkModel", "DSparkDraftModel"
     SPECULATOR = "DSparkSpeculator"
     FIRST_ROW = True
     EXTRAS = (
@@ -116,37 +115,28 @@ class DSparkHead(MaskedHead):
         return self.confidence_head.proj(torch.cat(features, -1)).squeeze(-1)
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> DSparkHead:
-        """Load a flat or speculators checkpoint.
-
-        Raises ModelError for another kind, or where a tensor is missing.
-        """
+    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> DSparkHead:
         config = entries(checkpoint.config)
-        check_kind(checkpoint, ARCHITECTURES, cls.METHOD)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
             raise ModelError(
                 f"cannot load {checkpoint.source}: its Markov head is {kind} of rank "
                 f"{rank}. Choose a head with a {VANILLA} Markov head of rank 1 or more"
             )
-        layout = Layout.of(checkpoint, sample_from_anchor=cls.FIRST_ROW)
         checkpoint.check_sides(
             {"markov_rank": rank, "vocab_size": layout.sizes.vocab_size}
         )
         assured = bool(config.get("enable_confidence_head", False))
         assured_by_token = bool(config.get("confidence_head_with_markov", True))
-        return filled(
-            _over_target_vocab(checkpoint, layout),
-            layout,
-            partial(
-                cls, layout, rank, assured=assured, assured_by_token=assured_by_token
-            ),
+        make = partial(
+            cls, layout, rank, assured=assured, assured_by_token=assured_by_token
         )
+        return _over_target_vocab(checkpoint, layout).filled(make)
 
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""
         config = {
-            "architectures": [ARCHITECTURES[0]],
+            "architectures": [self.ARCHITECTURES[0]],
             **self.layout.as_config(),
             "mask_token_id": self.layout.mask,
             "target_layer_ids": self.layout.outputs,

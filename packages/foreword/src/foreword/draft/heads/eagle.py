@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from foreword.draft.base import Source
 from foreword.draft.heads.eagle_model import EagleHead
 from foreword.draft.heads.eagle_published import load
-from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.native_head import NativeHead, unfit_head
-from foreword.draft.heads.reader import HeadDrafter, StateReader
+from foreword.draft.heads.reader import HeadDrafter, HeadOutput, StateReader
 from foreword.draft.heads.torch_head import TorchHead
+from foreword.draft.vocabulary import over_target_vocab
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import drop_weights
 from foreword.model.executors.native.supported import unfit
@@ -46,8 +46,9 @@ class EagleDrafter(HeadDrafter):
             if unsupported(head, target)
             else NativeEagle(head, target)
         )
-        context = min(target.context, head.config.llama.max_position_embeddings)
-        super().__init__(StateReader(self.executor, context), head.config.states)
+        most = head.config.llama.max_position_embeddings
+        reader = StateReader(self.executor, min(target.context, most))
+        super().__init__(reader, head.config.states)
         self.vocabulary = head.tokens
 
     @classmethod
@@ -81,24 +82,31 @@ class TorchEagle(TorchHead):
         states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
-        pairs = zip(reads, states, strict=True)
-        inputs = [own if read.parents else self._fused(own) for read, own in pairs]
+    ) -> HeadOutput:
+        inputs = [
+            own if read.parents else self._fused(own)
+            for read, own in zip(reads, states, strict=True)
+        ]
 
         def attended(
             q: Tensor,
             k: Tensor,
             v: Tensor,
         ) -> Tensor:
-            layer, window = self._head.midlayer.self_attn, self._head.config.window
+            layer = self._head.midlayer.self_attn
+            window = self._head.config.window
             plan = rows.plan
             return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
 
         before = padded(torch.cat(inputs))
         embedded = self._embed(packed[:1]).to(before.dtype)
         hidden = self._head(embedded, before[None], packed[1:], attended)[0]
-        logits = self._head.logits(padded(hidden[rows.kept]))[: len(rows.kept)]
-        logits = over_target_vocab(logits, self._head.tokens, self._target.vocab)
+        ends = padded(hidden[rows.kept])
+        logits = over_target_vocab(
+            self._head.logits(ends)[: len(rows.kept)],
+            self._head.tokens,
+            self._target.vocab,
+        )
         return logits, hidden[: len(rows.tokens)]
 
     def _fused(

@@ -26,7 +26,12 @@ from foreword.draft.heads.loading import (
     checkpoint_of,
 )
 from foreword.errors import ModelError, words
-from foreword.model.head_layers import SIDES, HFConfig, LlamaConfig, rope
+from foreword.model.head_layers import (
+    SIDES,
+    HFConfig,
+    LlamaConfig,
+    rope,
+)
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 
@@ -56,10 +61,10 @@ def states_of(checkpoint: Checkpoint, layers: int) -> Checkpoint:
     `layers` is the target's layer count. Configs of other head kinds always list their
     states.
     """
-    if ARCHITECTURE not in (checkpoint.config.get("architectures") or ()):
-        return checkpoint
-    listed = {**checkpoint.config, IDS: list(_states(checkpoint, layers))}
-    return replace(checkpoint, config=listed)
+    config = dict(checkpoint.config)
+    if ARCHITECTURE in (config.get("architectures") or ()):
+        config[IDS] = list(_states(checkpoint, layers))
+    return replace(checkpoint, config=config)
 
 
 def load(source: Source, target: HFConfig) -> EagleHead:
@@ -74,55 +79,62 @@ def load(source: Source, target: HFConfig) -> EagleHead:
 def read(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     """Return the head of a checkpoint, as `load` does."""
     llama, about = _layer_config(checkpoint), target.get_text_config()
-    checkpoint = replace(checkpoint, tensors=_named(checkpoint, llama.vocab_size))
+    tensors = _named(checkpoint, llama.vocab_size)
+    checkpoint = replace(checkpoint, tensors=tensors)
     config = EagleConfig(
         llama=llama,
         states=_states(checkpoint, layer_count(about)),
         target_hidden=about.hidden_size,
-        draft_vocab=_matrix(checkpoint, LM_HEAD).shape[0],
-        embeds=EMBEDDINGS in checkpoint.tensors,
+        draft_vocab=len(_matrix(checkpoint, LM_HEAD)),
+        embeds=EMBEDDINGS in tensors,
         head_norms=_has_head_norms(checkpoint),
         window=_window(checkpoint),
         **_flags(checkpoint),
     )
-    fused = _matrix(checkpoint, "fc.weight").shape[1]
-    _check_target(checkpoint.source, config, fused, target)
-    _check_vocabulary(checkpoint, config)
+    _check_target(checkpoint, config, target)
     head = checkpoint.filled(partial(EagleHead, config))
     check_tokens(checkpoint.source, head.tokens, llama.vocab_size)
     return head.float()
 
 
 def _check_target(
-    source: str, config: EagleConfig, fused: int, target: HFConfig
+    checkpoint: Checkpoint,
+    config: EagleConfig,
+    target: HFConfig,
 ) -> None:
-    """Raise ModelError where a head was trained for a target of other sizes; `fused`
-    is the number of features that it reads.
+    """Raise ModelError where a head was trained for a target of other sizes, or where
+    its LM head is not of the size that config.json names.
     """
-    llama, about, count = config.llama, target.get_text_config(), len(config.states)
+    llama, about = config.llama, target.get_text_config()
+    source, count = checkpoint.source, len(config.states)
+    fused = _matrix(checkpoint, "fc.weight").shape[1]
+    features = fused, count * about.hidden_size
     sizes = {
-        f"the size of {count} hidden states": (fused, count * about.hidden_size),
+        f"the size of {count} hidden states": features,
         "vocab_size": (llama.vocab_size, about.vocab_size),
     }
     if not config.embeds:  # it reads the target's embeddings
         sizes["hidden_size"] = (llama.hidden_size, about.hidden_size)
     check_sizes(source, target, sizes)
-
-
-def _check_vocabulary(checkpoint: Checkpoint, config: EagleConfig) -> None:
-    """Raise ModelError where the LM head is not of the size that config.json names."""
     listed = checkpoint.config.get(DRAFT_VOCAB)
     if listed not in (None, config.draft_vocab):
         raise ModelError(
-            f"cannot load {checkpoint.source}: {DRAFT_VOCAB} in its config.json is "
-            f"{listed}, and its {LM_HEAD} has {config.draft_vocab} rows. Correct "
-            "config.json, or download both again"
+            f"cannot load {source}: {DRAFT_VOCAB} in its config.json is "
+            f"{listed}, and its {LM_HEAD} has {config.draft_vocab} rows. "
+            "Correct config.json, or download both again"
         )
 
 
 def _is_speculators(checkpoint: Checkpoint) -> bool:
     """Return whether a config has the layout of speculators."""
     return checkpoint.config.get("speculators_model_type") == KIND
+
+
+def _is_original(checkpoint: Checkpoint) -> bool:
+    """Return whether a config is of a head of the original code."""
+    config = checkpoint.config
+    kinds = config.get("architectures") or ()
+    return ORIGINAL in kinds and bool(config.get(DRAFT_VOCAB))
 
 
 def default_states(layers: int) -> tuple[int, ...]:
@@ -146,7 +158,8 @@ def _states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
     numbers = listed or nested
     if not numbers:
         return default_states(layers)
-    if not isinstance(numbers, list) or any(type(one) is not int for one in numbers):
+    whole = isinstance(numbers, list) and all(type(number) is int for number in numbers)
+    if not whole:
         raise ModelError(
             f"cannot load {checkpoint.source}: {IDS} in its config.json "
             f"is {numbers!r}, not a list of layers. Correct config.json"
@@ -177,10 +190,9 @@ def _layer_config(checkpoint: Checkpoint) -> LlamaConfig:
     Its vocabulary is the target's. Raises ModelError for another kind
     of head, or a layer that is not supported.
     """
-    whole, source = checkpoint.config, checkpoint.source
-    if ORIGINAL not in (whole.get("architectures") or ()) or not whole.get(DRAFT_VOCAB):
+    if not _is_original(checkpoint):
         check_kind(checkpoint, (ARCHITECTURE,), KIND)
-    config = _layer(checkpoint)
+    config, source = _layer(checkpoint), checkpoint.source
     kind = config.get("model_type", LAYER_TYPES[0])
     if kind not in LAYER_TYPES:
         raise ModelError(

@@ -4,16 +4,15 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foreword.draft.base import Source
 from foreword.errors import InvalidRequest, ModelError
-from foreword.model import Model
 from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
@@ -37,22 +36,8 @@ class TrainedHead:
         raise NotImplementedError
 
 
-Head = TypeVar("Head", bound=TrainedHead)
 TRAINING_ONLY = ("verifier_norm.weight", "verifier_lm_head.weight")
 """Copies of the target's tensors that older versions of speculators saved."""
-
-
-def load_head(
-    source: Source, target: Model, read: Callable[[Checkpoint], Head]
-) -> Head:
-    """Read a head with `read`.
-
-    Raises InvalidRequest unless `source` is a path or hub id, ModelError where it
-    cannot be read or was trained for another target.
-    """
-    head = read(checkpoint_of(source))
-    check_fits(str(source), head, target.hf.config)
-    return head
 
 
 def checkpoint_of(source: Source) -> Checkpoint:
@@ -83,8 +68,8 @@ def check_fits(source: str, head: TrainedHead, target: HFConfig) -> None:
 def check_sizes(
     source: str | Path, target: HFConfig, sizes: Mapping[str, tuple[object, object]]
 ) -> None:
-    """Raise ModelError where a drafter was trained for another target; `sizes`: those
-    of the drafter and of the target, by name.
+    """Raise ModelError where a drafter was trained for another target; `sizes`: its
+    sizes and the target's, by name.
     """
     wrong = [
         f"{name} is {size} there and {theirs} in the target"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -29,6 +30,7 @@ from foreword.draft.heads.loading import (
     TRAINING_ONLY,
     TrainedHead,
     check_fits,
+    check_kind,
     check_tokens,
 )
 from foreword.errors import ModelError
@@ -155,14 +157,11 @@ class Layout:
 
     def as_config(self) -> dict[str, Any]:
         """Return the keys shared by all flat configs."""
-        shared = {
+        reduced = {"draft_vocab_size": self.draft_vocab} if self.draft_vocab else {}
+        return {
             "model_type": "qwen3",
             "tie_word_embeddings": False,
             **as_config(self.sizes),
-        }
-        reduced = {"draft_vocab_size": self.draft_vocab} if self.draft_vocab else {}
-        return {
-            **shared,
             **reduced,
             "block_size": self.block,
             "num_target_layers": self.depth,
@@ -180,6 +179,8 @@ class MaskedHead(TrainedHead, nn.Module):
     """
 
     METHOD: ClassVar[str]
+    ARCHITECTURES: ClassVar[tuple[str, ...]]
+    """Names in flat configs; the first is written."""
     SPECULATOR: ClassVar[str]
     """Architecture in the layout of speculators."""
     FIRST_ROW: ClassVar[bool]
@@ -212,6 +213,32 @@ class MaskedHead(TrainedHead, nn.Module):
             mask = torch.zeros(config.vocab_size, dtype=torch.bool)
             self.register_buffer("t2d", mask)
 
+    @classmethod
+    def read(cls: type[Head], checkpoint: Checkpoint) -> Head:
+        """Load a flat or speculators checkpoint.
+
+        A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself; else
+        it maps the tokens of the head's own LM head. Raises ModelError for another
+        kind, or where tensors are missing or unexpected.
+        """
+        check_kind(checkpoint, cls.ARCHITECTURES, cls.METHOD)
+        layout = Layout.of(checkpoint, sample_from_anchor=cls.FIRST_ROW)
+        shared = SHARED[:1] if layout.draft_vocab else (*SHARED, *VOCABULARY)
+        tensors = {
+            name: tensor
+            for name, tensor in checkpoint.tensors.items()
+            if name not in (*TRAINING_ONLY, *shared)
+        }
+        head = cls.filled(replace(checkpoint, tensors=tensors), layout)
+        if layout.draft_vocab:
+            check_tokens(checkpoint.source, head.tokens, layout.sizes.vocab_size)
+        return head
+
+    @classmethod
+    def filled(cls: type[Head], checkpoint: Checkpoint, layout: Layout) -> Head:
+        """Return a head of this layout with the weights of a checkpoint."""
+        return checkpoint.filled(partial(cls, layout))
+
     @abstractmethod
     def dump(self, dtype: torch.dtype) -> Checkpoint:
         """Return the head in the flat layout."""
@@ -230,7 +257,7 @@ class MaskedHead(TrainedHead, nn.Module):
         Raises ModelError where the head is for another target, InvalidRequest where the
         engine does not support it.
         """
-        head = cast("MaskedHead", cls.read(checkpoint))
+        head = cls.read(checkpoint)
         layout, sizes = head.layout, head.layout.sizes
         if layout.sample_from_anchor != cls.FIRST_ROW and engine != SPECULATORS:
             which = "without" if cls.FIRST_ROW else "with"
@@ -302,27 +329,6 @@ class MaskedHead(TrainedHead, nn.Module):
     @property
     def _stack(self) -> Iterable[Layer]:
         return cast("Iterable[Layer]", self.layers)
-
-
-def filled(checkpoint: Checkpoint, layout: Layout, make: Callable[[], Head]) -> Head:
-    """Return `make()` with a checkpoint's weights. Raises ModelError where tensors are
-    missing or unexpected.
-
-    A map of the vocabulary (`d2t`, `t2d`) may say that each token is itself; else it
-    maps the tokens of the head's own LM head.
-    """
-    tensors = {
-        name: tensor
-        for name, tensor in checkpoint.tensors.items()
-        if name not in TRAINING_ONLY
-    }
-    shared = SHARED[:1] if layout.draft_vocab else (*SHARED, *VOCABULARY)
-    for name in shared:
-        tensors.pop(name, None)
-    head = Checkpoint(checkpoint.source, checkpoint.config, tensors).filled(make)
-    if layout.draft_vocab:
-        check_tokens(checkpoint.source, head.tokens, layout.sizes.vocab_size)
-    return head
 
 
 def entries(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockRequest, HeadBlocks
-from foreword.draft.heads.hidden_states import over_target_vocab
 from foreword.draft.heads.masked import MaskedHead
 from foreword.draft.heads.native_head import NativeHead, unfit_head
+from foreword.draft.vocabulary import over_target_vocab
 from foreword.model import Model, Read
 from foreword.model.architectures import head_dim
 from foreword.model.executors.native.supported import unfit

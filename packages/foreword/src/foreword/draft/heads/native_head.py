@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foreword.draft.heads.reader import HeadExecutor
+from foreword.draft.heads.reader import HeadExecutor, HeadOutput
 from foreword.model import Model, Read
 from foreword.model.architectures import scales
 from foreword.model.executors.native.angles import Angles
@@ -86,9 +86,7 @@ class NativeHead(NativeExecutor, HeadExecutor):
         scratch = self._fc_scratch
         return multiplied(self.library, self._fc, scratch, states, self.threads)
 
-    def run(
-        self, reads: Sequence[Read], states: Sequence[Tensor]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+    def run(self, reads: Sequence[Read], states: Sequence[Tensor]) -> HeadOutput:
         pairs = zip(reads, states, strict=True)
         inputs = [own if read.parents else self.fused(own) for read, own in pairs]
         self._states = torch.cat(inputs).float()

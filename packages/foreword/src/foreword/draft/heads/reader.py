@@ -1,22 +1,79 @@
-"""The drafter with a head that reads the target's hidden states, and what such a head
-has read of each request.
+"""The drafter with a head that reads the target's hidden states, which wait in buffers,
+and what such a head has read of each request.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.heads.hidden_states import TargetStates
 from foreword.draft.tree.drafter import ModelDrafter, capacity, catch_up
 from foreword.errors import ModelError
 from foreword.model import Mode, Read
 from foreword.types import Batch, Request
 from foreword.types.growth import GrownTree, TreeRequest
+
+
+@dataclass(slots=True)
+class _StateBuffer:
+    """Rows of one request, for the tokens from `start` up to but not
+    including `end`.
+    """
+
+    start: int = 0
+    end: int = 0
+    parts: list[Tensor] = field(default_factory=list)
+
+
+class TargetStates:
+    """Buffer of the hidden states passed to `Drafter.on_hidden_states`."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, _StateBuffer] = {}
+
+    def add(
+        self, id: int, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
+        """Append the states of the tokens from index `start` on; skip them if they
+        leave a gap or overlap.
+        """
+        buffer = self._buffers.setdefault(id, _StateBuffer())
+        if start == buffer.end:
+            buffer.parts.append(hidden)
+            buffer.end += len(hidden)
+
+    def up_to_date(self, request: Request) -> bool:
+        """Return whether states are present for every token but the last, which the
+        target has not read yet.
+        """
+        buffer = self._buffers.get(request.id)
+        return buffer is not None and buffer.end == len(request.tokens) - 1
+
+    def rows(self, id: int, start: int, count: int) -> Float[Tensor, "count features"]:
+        """Return the states of `count` tokens from index `start` on."""
+        buffer = self._buffers[id]
+        if len(buffer.parts) > 1:
+            buffer.parts = [torch.cat(buffer.parts)]
+        first = start - buffer.start
+        return buffer.parts[0][first : first + count]
+
+    def drop(self, id: int, start: int) -> None:
+        """Drop the states of the tokens before index `start`."""
+        buffer = self._buffers[id]
+        buffer.parts = [self.rows(id, start, buffer.end - start)]
+        buffer.start = start
+
+    def forget(self, id: int) -> None:
+        """Drop the states of a finished request; ignore unknown ids."""
+        self._buffers.pop(id, None)
+
+    def __len__(self) -> int:
+        return len(self._buffers)
 
 
 class HeadReader(ABC):
@@ -80,6 +137,10 @@ class HeadDrafter(ModelDrafter):
         return self._reader.extend(request)
 
 
+HeadOutput = tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]
+"""The logits that some reads keep, and the head's state at every token."""
+
+
 class HeadExecutor(ABC):
     """Computes a head that reads a hidden state beside each token: in C, in torch, or
     by a module of transformers.
@@ -94,10 +155,8 @@ class HeadExecutor(ABC):
         """Free a request; ignore unknown ids."""
 
     @abstractmethod
-    def run(
-        self, reads: Sequence[Read], states: Sequence[Tensor]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
-        """Return the logits that the reads keep, and the head's state at every token.
+    def run(self, reads: Sequence[Read], states: Sequence[Tensor]) -> HeadOutput:
+        """Read tokens beside states.
 
         `states`: for each read, the state beside each token: the target's beside
         committed tokens, the head's own beside draft tokens.

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
-from foreword.draft.heads.reader import HeadExecutor
+from foreword.draft.heads.reader import HeadExecutor, HeadOutput
 from foreword.model import Model, Read
 from foreword.model.executors.torch.packed_linear import MIN_ROWS, swap_in
 from foreword.model.executors.torch.packing import Packed, Packing
@@ -29,9 +29,7 @@ class TorchHead(Packing, HeadExecutor):
         swap_in(head)  # after threads_for counted its weights
 
     @torch.inference_mode()
-    def run(
-        self, reads: Sequence[Read], states: Sequence[Tensor]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+    def run(self, reads: Sequence[Read], states: Sequence[Tensor]) -> HeadOutput:
         with self._threads():
             rows = self._pack(reads)
             more = [0] * (MIN_ROWS - len(rows.tokens))
@@ -47,7 +45,7 @@ class TorchHead(Packing, HeadExecutor):
         states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+    ) -> HeadOutput:
         """Return what `run` returns.
 
         `packed`: tokens and positions, at least `MIN_ROWS`: a single row would be

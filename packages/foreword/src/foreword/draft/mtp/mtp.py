@@ -16,7 +16,12 @@ from torch import Tensor
 
 from foreword.draft.base import Source
 from foreword.draft.heads.native_head import NativeHead
-from foreword.draft.heads.reader import HeadDrafter, HeadExecutor, StateReader
+from foreword.draft.heads.reader import (
+    HeadDrafter,
+    HeadExecutor,
+    HeadOutput,
+    StateReader,
+)
 from foreword.draft.heads.torch_head import TorchHead
 from foreword.draft.mtp.mtp_assistant import Assistant, is_assistant
 from foreword.draft.mtp.mtp_checkpoint import load
@@ -193,15 +198,16 @@ class TorchMtp(TorchHead):
         states: Sequence[Tensor],
         rows: Packed,
         packed: Int[Tensor, "2 padded"],
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
+    ) -> HeadOutput:
         """Run the layers from the first that a read needs on; the states of those
         before it are zeros.
         """
         inputs = torch.cat(list(map(self._inputs, reads, states)))
-        count, depth, numbers = len(inputs), self._head.depth, self._layers(reads)
+        count, depth = len(inputs), self._head.depth
+        layers = self._layers(reads)
         embedded = self._target.embed(packed[:1]).to(inputs.dtype)
         hidden = torch.zeros_like(inputs)
-        for layer in range(min(numbers), depth):
+        for layer in range(min(layers), depth):
             padded = F.pad(inputs[:, layer], (0, 0, 0, packed.shape[1] - count))
             computed: Any = self._head(
                 layer, embedded, padded[None], packed[1:], plan=rows.plan
@@ -214,9 +220,11 @@ class TorchMtp(TorchHead):
             for read, part in zip(reads, hidden.split(lengths), strict=True):
                 if not read.parents:
                     self._ends[read.id] = part[-1]
-        last = hidden[rows.kept, [numbers[row] for row in rows.kept]]
-        empty = hidden.new_empty(0, self._target.vocab)
-        return self._target.lm_head(last) if rows.kept else empty, hidden.flatten(1)
+        logits = hidden.new_empty(0, self._target.vocab)
+        if rows.kept:
+            last = [layers[row] for row in rows.kept]
+            logits = self._target.lm_head(hidden[rows.kept, last])
+        return logits, hidden.flatten(1)
 
     def _layers(self, reads: Sequence[Read]) -> list[int]:
         """Return the layer that predicts what follows each token: the first after the

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.draft.heads.loading import check_sizes
-from foreword.draft.heads.reader import HeadExecutor
+from foreword.draft.heads.reader import HeadExecutor, HeadOutput
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.torch.packing import Packing
@@ -65,9 +65,7 @@ class Assistant(HeadExecutor):
         self._texts.pop(id, None)
 
     @torch.inference_mode()
-    def run(
-        self, reads: Sequence[Read], states: Sequence[Tensor]
-    ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]:
+    def run(self, reads: Sequence[Read], states: Sequence[Tensor]) -> HeadOutput:
         """Return the logits and states of each read; of committed tokens the last one
         alone is read, and its state stands for all of them.
         """

@@ -39,7 +39,11 @@ def available(source: str | Path, layers: int) -> bool:
     return layout_of(tensor_names(source), layers) is not None
 
 
-def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
+def load(
+    source: str | Path,
+    hf: HFModel,
+    dtype: torch.dtype,
+) -> MtpHead:
     """Load the layers of a checkpoint for a target.
 
     Raises ModelError where there are none, or they do not fit.
@@ -56,7 +60,8 @@ def load(source: str | Path, hf: HFModel, dtype: torch.dtype) -> MtpHead:
     count = 1 + max(int(name.split(".")[1]) for name in tensors if name != SHARED_NORM)
     layers = layers_ahead(hf, layout.kinds, count)
     head = MtpHead(layers)
-    check_total(str(source), head, sum(tensor.nbytes for tensor in stored.values()))
+    size = sum(tensor.nbytes for tensor in stored.values())
+    check_total(str(source), head, size)
     fill(layers, tensors, hf, dtype, str(source))
     return head.to(dtype)
 
@@ -85,7 +90,8 @@ def dump(
     ours = saved(head.layers[0], about, dtype)
     tensors: dict[str, Tensor] = {}
     for name, tensor in ours.tensors.items():
-        rest = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+        rest = name.removeprefix("mtp_block.")
+        rest = rest.replace("post_norm", "shared_head.norm")
         tensors[f"{layer}.{rest}"] = tensor
     return replace(ours, tensors=tensors)
 

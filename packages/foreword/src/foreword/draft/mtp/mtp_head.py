@@ -32,8 +32,7 @@ class MtpHead(nn.Module):
         """The norm of every output, where the layers have none."""
         kinds = model.config.layer_types if model.has_per_layer_rope else ()
         self.kinds = tuple(kinds)
-        """Of attention, one a layer, where the rotary embedding differs between them.
-        """
+        """The kind of attention of each layer, where the rotary embedding differs."""
         # not a submodule: the target owns it
         self._rotary = (model.rotary_emb,)
         self.attend_by(ATTENTION)

@@ -108,9 +108,12 @@ class PackedLinear(nn.Module):
         )
 
 
-def padded(rows: Float[Tensor, "rows features"]) -> Float[Tensor, "padded features"]:
+def padded(
+    rows: Float[Tensor, "rows features"],
+) -> Float[Tensor, "padded features"]:
     """Return the rows with zeros after them, at least MIN_ROWS."""
-    return F.pad(rows, (0, 0, 0, max(0, MIN_ROWS - len(rows))))
+    short = max(0, MIN_ROWS - len(rows))
+    return F.pad(rows, (0, 0, 0, short))
 
 
 @cache
