@@ -27,6 +27,8 @@ class Seeded(HeadBlocks):
     position of the anchor.
     """
 
+    hidden_layers = (4,)
+
     def __init__(self) -> None:
         super().__init__(torch.nn.Identity(), target(), DEEP)
         self.asked: list[list[BlockRequest]] = []
@@ -79,7 +81,7 @@ def test_one_forward_a_round_for_all_sequences():
         (Dependent(), True),
         (Dependent(), False),
     ):
-        drafter = BlockDrafter(blocks, (4,))
+        drafter = BlockDrafter(blocks)
         sequences = [started(drafter, prompt) for prompt in prompts()[:3]]
         draft = drafter.propose(batch(*sequences, shared=shared), [8, 8, 8])
         assert [[one.id for one in wanted] for wanted in blocks.asked] == [
@@ -91,7 +93,7 @@ def test_one_forward_a_round_for_all_sequences():
 
 def test_states_are_shown_once_and_in_order():
     blocks = Independent()
-    drafter = BlockDrafter(blocks, (4,))
+    drafter = BlockDrafter(blocks)
     one = started(drafter, prompts()[0])
     drafter.propose(batch(one), [2])
     drafter.propose(batch(one), [2])
@@ -115,7 +117,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
     temperature, most, monkeypatch
 ):
     def start():
-        drafter = BlockDrafter(Independent(), (4,))
+        drafter = BlockDrafter(Independent())
         one = started(drafter, prompts()[1], temperature)
         return drafter, one, batch(one)
 
@@ -154,7 +156,7 @@ def test_a_draft_token_follows_from_the_one_before_it():
     """What a node says is the row of its depth, bettered by its own token: not by that
     of its uncle.
     """
-    drafter = BlockDrafter(Dependent(), (4,))
+    drafter = BlockDrafter(Dependent())
     one = started(drafter, prompts()[0], 0.0)
     tree = drafter.propose(batch(one), [16]).trees[0]
     distributions = drafter.blocks.block(one.id)
@@ -172,6 +174,8 @@ def test_a_draft_token_follows_from_the_one_before_it():
 
 
 def test_hidden_states_that_the_target_has_not_are_refused():
+    blocks = Independent()
     for hidden_layers in ((-1,), (2, 9)):
+        blocks.hidden_layers = hidden_layers
         with pytest.raises(ModelError, match="has states 0 to 8"):
-            BlockDrafter(Independent(), hidden_layers)
+            BlockDrafter(blocks)

@@ -79,7 +79,7 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
     """In C from the table and the block; and the table is held once."""
 
     def start():
-        drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")), (3, 6))
+        drafter = DSparkDrafter(DSparkBlocks(head(rank=16), target("bfloat16")))
         assert not hasattr(drafter.blocks._markov, "markov_w2")
         params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
         one = Case(prompts()[1], params).request(target("bfloat16").eos)

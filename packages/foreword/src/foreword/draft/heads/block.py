@@ -150,10 +150,8 @@ class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
         if supports_native_trees(target) and hasattr(self, "ahead"):
             self._grower = NativeBlockTrees(target.vocab)
 
-    @abstractmethod
-    def compute(
-        self, pending: Sequence[BlockRequest]
-    ) -> Float[Tensor, "pending draft_tokens vocab"]: ...
+    def quantize(self) -> None:
+        """Use int8 where that is faster; draft tokens may then differ slightly."""
 
     def close(self, id: int) -> None:
         super().close(id)
@@ -186,18 +184,13 @@ class BlockDrafter(HeadDrafter):
         del tokenizer  # a head uses the target's tokenizer
         head = cls.HEAD.read(checkpoint_of(source))
         check_fits(str(source), head, target.hf.config)
-        blocks = cls.BLOCKS(head, target)
-        return cls(blocks, blocks.hidden_layers)
+        drafter = cls(cls.BLOCKS(head, target))
+        drafter.blocks.quantize()
+        return drafter
 
-    def __init__(
-        self,
-        blocks: HeadBlocks,
-        hidden_layers: tuple[int, ...],
-    ) -> None:
-        """Raises ModelError where the target lacks one of `hidden_layers`, numbered as
-        in transformers.
-        """
-        blocks.target.check_hidden_states(hidden_layers)
-        super().__init__(blocks, hidden_layers)
+    def __init__(self, blocks: HeadBlocks) -> None:
+        """Raises ModelError where the target lacks a hidden state that is read."""
+        blocks.target.check_hidden_states(blocks.hidden_layers)
+        super().__init__(blocks, blocks.hidden_layers)
         self.blocks = blocks
         self.deep = blocks.draft_tokens

@@ -61,4 +61,4 @@ class DFlashDrafter(BlockDrafter):
 
     about = OWN_METHODS["dflash"]
     HEAD = DFlashHead
-    BLOCKS = DFlashBlocks.quantized
+    BLOCKS = DFlashBlocks

@@ -212,4 +212,4 @@ class DSparkDrafter(BlockDrafter):
 
     about = OWN_METHODS["dspark"]
     HEAD = DSparkHead
-    BLOCKS = DSparkBlocks.quantized
+    BLOCKS = DSparkBlocks

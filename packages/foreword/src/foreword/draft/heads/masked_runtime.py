@@ -44,19 +44,9 @@ class MaskedBlocks(HeadBlocks):
             del head.fc, head.layers  # the executor holds the only, packed copy
         swap_in(head)
 
-    @classmethod
-    def quantized(
-        cls,
-        head: MaskedHead,
-        target: Model,
-    ) -> MaskedBlocks:
-        """Return a predictor whose layers are int8 where that is faster; draft tokens
-        may then differ slightly.
-        """
-        blocks = cls(head, target)
-        if isinstance(blocks.executor, NativeLayers):
-            blocks.executor.quantize()
-        return blocks
+    def quantize(self) -> None:
+        if isinstance(self.executor, NativeLayers):
+            self.executor.quantize()
 
     def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)
@@ -73,12 +63,14 @@ class MaskedBlocks(HeadBlocks):
         fresh = [request for request in pending if len(request.states)]
         if fresh:
             texts = [Read(r.id, r.start, [0] * len(r.states), keep=0) for r in fresh]
-            self.executor.store(texts, torch.cat([request.states for request in fresh]))
+            states = [request.states for request in fresh]
+            self.executor.store(texts, torch.cat(states))
         masks = [self.layout.mask] * (self.layout.block - 1)
         blocks = [Read(r.id, r.end, [r.anchor, *masks], keep=0) for r in pending]
         hidden = self.executor.hidden_states(blocks)
-        hidden = hidden.unflatten(0, (len(pending), -1))[:, -self.draft_tokens :]
-        logits = self._logits(hidden.flatten(0, 1))
+        hidden = hidden.unflatten(0, (len(pending), -1))
+        drafted = hidden[:, -self.draft_tokens :]
+        logits = self._logits(drafted.flatten(0, 1))
         return logits.unflatten(0, (len(pending), -1))
 
     def _logits(
