@@ -55,10 +55,9 @@ def test_logits_are_those_of_the_publisher(name, target, tmp_path):
             1, ROWS, [text[ROWS + 1 + depth]], list(range(-1, depth)), 1, held=depth
         )
         found.append(reader.read([read]))
-    kept = EagleDrafter.load(tmp_path, target, None).vocabulary[:6]
     expected = torch.tensor(recorded(name)["logits"])
     torch.testing.assert_close(
-        torch.cat(found)[: len(expected), kept], expected, atol=2e-4, rtol=1e-3
+        torch.cat(found)[: len(expected), :6], expected, atol=2e-4, rtol=1e-3
     )
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -74,7 +75,7 @@ def _pack(method: str, source: str | Path, engine: str) -> Pack:
             "with foreword"
         )
     module, _, name = options.pack.partition(":")
-    return getattr(import_module(module), name)
+    return attrgetter(name)(import_module(module))
 
 
 def _config(target: str | Path) -> HFConfig:

@@ -199,7 +199,7 @@ class DFlashOptions(MaskedBlock):
     )
     example = "--layers 2 --block 8"
     task = "foreword_train.methods.dflash:DFlashTask"
-    pack = "foreword.draft.heads.dflash:pack"
+    pack = "foreword.draft.heads.dflash:DFlashHead.pack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class DSparkOptions(MaskedBlock):
     )
     example = "--layers 2 --block 7 --loss kl-l1"
     task = "foreword_train.methods.dspark:DSparkTask"
-    pack = "foreword.draft.heads.dspark:pack"
+    pack = "foreword.draft.heads.dspark:DSparkHead.pack"
 
     rank: int = _option(64, "Rank of the bigram table.", least=1)
 

@@ -42,9 +42,6 @@ class DFlashHead(MaskedHead):
         return saved(self, config, dtype)
 
 
-pack = DFlashHead.pack
-
-
 class DFlashBlocks(MaskedBlocks):
     """Block predictor whose distributions are independent of the draft tokens
     before.

@@ -169,9 +169,6 @@ def _over_target_vocab(
     return replace(checkpoint, tensors={**checkpoint.tensors, NEXT: whole})
 
 
-pack = DSparkHead.pack
-
-
 class DSparkBlocks(MaskedBlocks):
     """Block predictor in which each draft token depends on the one before; read level
     by level.

@@ -50,6 +50,11 @@ class EagleDrafter(HeadDrafter):
         reader = StateReader(self.executor, min(target.context, most))
         super().__init__(reader, head.config.states)
         self.vocabulary = head.tokens
+        self._vocab = target.vocab
+
+    def logits(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
+        logits = super().logits(reads)
+        return over_target_vocab(logits, self.vocabulary, self._vocab)
 
     @classmethod
     def load(
@@ -101,13 +106,8 @@ class TorchEagle(TorchHead):
         before = padded(torch.cat(inputs))
         embedded = self._embed(packed[:1]).to(before.dtype)
         hidden = self._head(embedded, before[None], packed[1:], attended)[0]
-        ends = padded(hidden[rows.kept])
-        logits = over_target_vocab(
-            self._head.logits(ends)[: len(rows.kept)],
-            self._head.tokens,
-            self._target.vocab,
-        )
-        return logits, hidden[: len(rows.tokens)]
+        logits = self._head.logits(padded(hidden[rows.kept]))
+        return logits[: len(rows.kept)], hidden[: len(rows.tokens)]
 
     def _fused(
         self, states: Float[Tensor, "tokens features"]
@@ -130,7 +130,7 @@ class NativeEagle(NativeHead):
         super().__init__(target, [head.rotary], kv_heads, attention.dim)
         if not config.norm_output:
             self.captured = 2  # before the last norm
-        self._tokens, self._before_fc = head.tokens, head.before_fc
+        self._before_fc = head.before_fc
         embedding = _embedding(head, target)
         model = self.lay_out(head, [head.midlayer], config.llama, embedding)
         model.layer[0].given_norm = self.norm(head.midlayer.hidden_norm)
@@ -141,12 +141,6 @@ class NativeEagle(NativeHead):
             model.ids = self.matrices.keep(head.tokens.int())
         self.describe(model, min(embedding.num_embeddings, target.vocab))
         drop_weights(head)
-
-    def read(
-        self,
-        reads: Sequence[Read],
-    ) -> Float[Tensor, "kept vocab"]:
-        return over_target_vocab(super().read(reads), self._tokens, self.target.vocab)
 
     def fused(
         self, states: Float[Tensor, "tokens features"]

@@ -137,8 +137,10 @@ class HeadDrafter(ModelDrafter):
         return self._reader.extend(request)
 
 
-HeadOutput = tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows hidden"]]
-"""The logits that some reads keep, and the head's state at every token."""
+HeadOutput = tuple[Float[Tensor, "kept ids"], Float[Tensor, "rows hidden"]]
+"""The logits that some reads keep, of the ids that the head knows, and its state at
+every token.
+"""
 
 
 class HeadExecutor(ABC):

@@ -53,7 +53,11 @@ def load(
     depth = layer_count(hf.config)
     layout = layout_of(names, depth)
     if layout is None:
-        raise _missing(source, unread(names))
+        why = unread(names) or "it holds no layers of multi-token prediction"
+        raise ModelError(
+            f"cannot load the multi-token prediction of {source}: {why}. Use another "
+            "method, or train such a layer with foreword train mtp"
+        )
     ours = partial(layout.ours, layers=depth)
     stored = read_beside(source, ours, dtype)
     tensors = {str(ours(name)): part for name, part in stored.items()}
@@ -109,11 +113,3 @@ def _check_target(source: str | Path, config: HFConfig) -> None:
         return
     sizes = {name: (about.get(name), size) for name, size in _sizes(config).items()}
     check_sizes(source, config, sizes)
-
-
-def _missing(source: str | Path, reason: str | None) -> ModelError:
-    why = reason or "it holds no layers of multi-token prediction"
-    return ModelError(
-        f"cannot load the multi-token prediction of {source}: {why}. Use another "
-        "method, or train such a layer with foreword train mtp"
-    )

@@ -19,6 +19,8 @@ PARTS = ("enorm", "hnorm", "eh_proj", "post_norm")
 """The other parts of a layer: norms of embedding and state, their projection, and the
 norm of the output.
 """
+SHARED = ("shared_head.head", "embed_tokens")
+"""Copies of the target's embeddings and LM head, which are used in their place."""
 SHARED_NORM = "shared_post_norm.weight"
 """Our name of a norm that all layers share."""
 
@@ -51,24 +53,16 @@ class Layout:
         match = re.fullmatch(self.block, name)
         if match is None:
             return None
-        number = int(match[1]) - (layers if self.first else 0)
-        if number < 0:
+        number, rest = int(match[1]) - (layers if self.first else 0), match[2]
+        stem = rest.removesuffix(".weight")
+        if number < 0 or stem in SHARED:
             return None
-        return _placed(number, match[2], self.parts)
+        part = self.parts.get(stem, stem)
+        if part in PARTS:
+            return f"layers.{number}.{part}.weight"
+        return BLOCK.format(number, rest.replace(stem, part, 1))
 
 
-def _placed(number: int, rest: str, parts: Mapping[str, str]) -> str | None:
-    stem = rest.removesuffix(".weight")
-    if stem in SHARED:
-        return None
-    part = parts.get(stem, stem)
-    if part in PARTS:
-        return f"layers.{number}.{part}.weight"
-    return BLOCK.format(number, rest.replace(stem, part) if stem in parts else rest)
-
-
-SHARED = ("shared_head.head", "embed_tokens")
-"""Copies of the target's embeddings and LM head, which are used in their place."""
 # DeepSeek-V3, GLM-4.5 and later, and layers that Foreword trained
 DEEPSEEK = Layout(
     block=r"(?:model\.)?(?:language_model\.)?layers\.(\d+)\.(.+)",
