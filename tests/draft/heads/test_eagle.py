@@ -232,4 +232,5 @@ def test_what_does_not_follow_is_not_taken_for_what_does(six_tokens):
     assert not seen.up_to_date(six_tokens)
     seen.forget(7)
     seen.forget(7)
-    assert len(seen) == 0
+    seen.add(7, 0, rows(0, 1, 2, 3, 4))
+    assert seen.up_to_date(six_tokens)

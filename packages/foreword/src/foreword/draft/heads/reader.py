@@ -72,9 +72,6 @@ class TargetStates:
         """Drop the states of a finished request; ignore unknown ids."""
         self._buffers.pop(id, None)
 
-    def __len__(self) -> int:
-        return len(self._buffers)
-
 
 class HeadReader(ABC):
     """A head, the target's hidden states until it has read them, and how far it has
@@ -98,10 +95,9 @@ class HeadReader(ABC):
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         """Return logits after a text or its draft tokens."""
 
+    @abstractmethod
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
         """Grow a whole tree in one call; None: it grows level by level."""
-        del read, ask
-        return None
 
     def open(self, id: int, capacity: int) -> None:
         """Reserve room for a request of at most `capacity` tokens."""
@@ -204,23 +200,25 @@ class StateReader(HeadReader):
         # the last row is always read, for its logits
         start = min(self._read[name], last)
         self.target_states.drop(name, start)
-        end = catch_up(name, start, tokens[start + 1 :], lambda read: self.read([read]))
+        rest = tokens[start + 1 :]
+        end = catch_up(name, start, rest, lambda read: self.read([read]))
         self._read[name] = last + 1
         return end
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         states = [self._beside(read) for read in reads]
         logits, hidden = self.executor.run(reads, states)
-        for read, rows in zip(
-            reads, hidden.split([len(read.tokens) for read in reads]), strict=True
-        ):
-            self._states[read.id] = (
-                torch.cat([self._states[read.id], rows]) if read.parents else rows[-1:]
-            )
+        lengths = [len(read.tokens) for read in reads]
+        parts = hidden.split(lengths)
+        for read, rows in zip(reads, parts, strict=True):
+            if read.parents:
+                before = self._states[read.id]
+                self._states[read.id] = torch.cat([before, rows])
+            else:
+                self._states[read.id] = rows[-1:]
         return logits
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Grow a whole tree in one call, if the executor can."""
         return self.executor.grow_beside(read, self._beside(read), ask)
 
     def _beside(self, read: Read) -> Float[Tensor, "tokens features"]:
