@@ -101,10 +101,10 @@ soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
 
 freeze: $(STAMP)  ## Record tokens, answers, output and public names, before a change that must not change them
-	PYTHONPATH=tests:tests/support:tests/tiny $(PY) tests/freeze.py write
+	PYTHONPATH=tests:tests/support:tests/tiny:tests/runs $(PY) tests/freeze.py write
 
 frozen: $(STAMP)  ## Compare them, after it, on the same machine
-	PYTHONPATH=tests:tests/support:tests/tiny $(PY) tests/freeze.py check
+	PYTHONPATH=tests:tests/support:tests/tiny:tests/runs $(PY) tests/freeze.py check
 
 docs: $(STAMP)  ## Build the site into build/site; a broken link is an error
 	$(PY) -m website

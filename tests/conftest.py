@@ -90,6 +90,25 @@ def here(
     return Here(tmp_path, monkeypatch, capsys)
 
 
+@pytest.fixture(scope="session")
+def llm() -> Iterator[object]:
+    """A fixed number of draft tokens, so that drafts are made however busy the machine
+    is.
+    """
+    from foreword import LLM
+
+    with LLM(slots=16, nodes=4) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="session")
+def server(llm: object) -> Iterator[object]:
+    from serving import running
+
+    with running(llm) as server:
+        yield server
+
+
 numbers = count()
 CHECKED = 6
 """`make test` checks the types and shapes of every call in one test of so many: checks

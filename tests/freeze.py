@@ -5,41 +5,32 @@ must not change it.
     make frozen     after it; names every difference, and exits with 1 where there is one
 
 What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by
-kind of target, the server's four APIs, the command line, and public names. `python
-tests/freeze.py check methods names` compares some of them.
+kind of target, the server's four APIs, a router, batches, the command line, reports,
+and public names. `python tests/freeze.py check methods names` compares some of them.
 """
 
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import folders
-from frozen import commands, http, methods, names, targets
 
 FILE = Path(__file__).parents[1] / ".frozen.json"
+PARTS = "names methods targets http routed batches commands reports".split()
+"""Modules of `frozen`; each has a function `record`."""
 LONGEST = 300
 """Characters of a value that a difference shows."""
-
-
-def parts(folder: Path) -> dict[str, Callable[[], dict[str, object]]]:
-    """Return the function that records each part."""
-    return {
-        "names": names.record,
-        "methods": methods.record,
-        "targets": lambda: targets.record(folder),
-        "http": http.record,
-        "commands": commands.record,
-    }
 
 
 def recorded(wanted: list[str]) -> dict[str, object]:
     """Return the records of the parts; of all parts if none is named."""
     with tempfile.TemporaryDirectory() as folder:
         folders.common.append(Path(folder))
-        known = parts(Path(folder))
-        return {name: known[name]() for name in wanted or known}
+        names = wanted or PARTS
+        return {name: import_module(f"frozen.{name}").record() for name in names}
 
 
 def excerpt(value: object) -> str:

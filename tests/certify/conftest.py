@@ -1,4 +1,4 @@
-"""The bundled models and a server over them, shared by the tests of one worker."""
+"""The bundled target, shared by the tests of one worker, and a drafter at fault."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,6 @@ import pytest
 from foreword import LLM
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.registry import PLAIN
-from serving import Running, running
 
 
 @pytest.fixture(scope="session")
@@ -15,15 +14,6 @@ def plain() -> Iterator[LLM]:
     """The target alone; drafters are given to it."""
     with LLM(method=PLAIN) as llm:
         yield llm
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Running]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine
-    is.
-    """
-    with LLM(slots=16, nodes=4) as llm, running(llm) as server:
-        yield server
 
 
 class Meddling(NgramDrafter):

@@ -1,6 +1,4 @@
-"""A server with the bundled models, and the clients of other projects in an environment
-of their own.
-"""
+"""The clients of other projects in an environment of their own."""
 
 import json
 import re
@@ -12,21 +10,7 @@ from typing import Any
 import pytest
 
 from clients.programs import PROGRAMS, ran
-from foreword import LLM
-from serving import Running, running
-
-
-@pytest.fixture(scope="session")
-def llm() -> Iterator[LLM]:
-    # a fixed number, so that every client's answer has drafts
-    with LLM(slots=16, nodes=4) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="session")
-def server(llm: LLM) -> Iterator[Running]:
-    with running(llm) as server:
-        yield server
+from serving import Running
 
 
 @pytest.fixture

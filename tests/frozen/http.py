@@ -8,18 +8,18 @@ import json
 import sys
 from typing import Any
 
+import httpx2 as httpx
+
 from foreword import LLM
-from serving import Running, running
+from serving import running
 
 NODES = 4
 """Draft tokens of a round."""
 QUESTION = (
     "Summarise: The river rose in the night and the miller moved his grain upstairs."
 )
-CHAT = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": QUESTION},
-]
+USER = {"role": "user", "content": QUESTION}
+CHAT = [{"role": "system", "content": "Be brief."}, USER]
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -32,86 +32,55 @@ WEATHER = {
 }
 FUNCTION = {"type": "function", "function": WEATHER}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "schema": PARAMETERS}}
-REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", dict(messages=CHAT, max_tokens=24, seed=3)),
-    "chat, two with logprobs": (
-        "/v1/chat/completions",
-        dict(messages=CHAT, max_tokens=8, seed=3, n=2, logprobs=True, top_logprobs=2),
+Sent = tuple[str, dict[str, Any]]
+"""Path and body of a request."""
+
+
+def chat(most: int = 40, **more: Any) -> Sent:
+    return "/v1/chat/completions", dict(messages=CHAT, max_tokens=most, seed=3) | more
+
+
+def completions(**more: Any) -> Sent:
+    return "/v1/completions", dict(seed=3, **more)
+
+
+def messages(**more: Any) -> Sent:
+    return "/v1/messages", dict(messages=[USER], temperature=0, **more)
+
+
+def responses(most: int, **more: Any) -> Sent:
+    body = dict(input=QUESTION, max_output_tokens=most, seed=3)
+    return "/v1/responses", body | more
+
+
+REQUESTS = {
+    "chat": chat(24),
+    "chat, two with logprobs": chat(8, n=2, logprobs=True, top_logprobs=2),
+    "chat, stops": chat(temperature=0, stop=[" the", "ver"]),
+    "chat, a forced call": chat(tools=[FUNCTION], tool_choice="required"),
+    "chat, a schema": chat(response_format=SCHEMA),
+    "chat, a bad field": chat(temperature="hot"),
+    "completions": completions(prompt="Once upon a time", max_tokens=24),
+    "completions, echo": completions(
+        prompt=["One.", "Two."], max_tokens=8, temperature=0, echo=True, logprobs=1
     ),
-    "chat, stops": (
-        "/v1/chat/completions",
-        dict(messages=CHAT, max_tokens=40, seed=3, temperature=0, stop=[" the", "ver"]),
+    "completions, no prompt": completions(max_tokens=24),
+    "messages": messages(system="Be brief.", max_tokens=24),
+    "messages, stops": messages(max_tokens=40, stop_sequences=[" the"]),
+    # cut: the counts of a whole call depend on when its end is seen
+    "messages, a forced call": messages(
+        max_tokens=32,
+        tools=[{"name": "weather", "input_schema": PARAMETERS}],
+        tool_choice={"type": "any"},
     ),
-    "chat, a forced call": (
-        "/v1/chat/completions",
-        dict(
-            messages=CHAT,
-            max_tokens=40,
-            seed=3,
-            tools=[FUNCTION],
-            tool_choice="required",
-        ),
+    "messages, no limit": messages(),
+    "responses": responses(24, instructions="Be brief."),
+    "responses, a forced call": responses(
+        40, tools=[{"type": "function", **WEATHER}], tool_choice="required"
     ),
-    "chat, a schema": (
-        "/v1/chat/completions",
-        dict(messages=CHAT, max_tokens=40, seed=3, response_format=SCHEMA),
-    ),
-    "chat, a bad field": (
-        "/v1/chat/completions",
-        dict(messages=CHAT, temperature="hot"),
-    ),
-    "completions": (
-        "/v1/completions",
-        dict(prompt="Once upon a time", max_tokens=24, seed=3),
-    ),
-    "completions, echo": (
-        "/v1/completions",
-        dict(
-            prompt=["One.", "Two."],
-            max_tokens=8,
-            seed=3,
-            temperature=0,
-            echo=True,
-            logprobs=1,
-        ),
-    ),
-    "completions, no prompt": ("/v1/completions", dict(max_tokens=24)),
-    "messages": (
-        "/v1/messages",
-        dict(messages=CHAT[1:], system="Be brief.", max_tokens=24, temperature=0),
-    ),
-    "messages, stops": (
-        "/v1/messages",
-        dict(messages=CHAT[1:], max_tokens=40, temperature=0, stop_sequences=[" the"]),
-    ),
-    "messages, a forced call": (
-        "/v1/messages",
-        dict(
-            messages=CHAT[1:],
-            max_tokens=40,
-            temperature=0,
-            tools=[{"name": "weather", "input_schema": PARAMETERS}],
-            tool_choice={"type": "any"},
-        ),
-    ),
-    "messages, no limit": ("/v1/messages", dict(messages=CHAT[1:])),
-    "responses": (
-        "/v1/responses",
-        dict(input=QUESTION, instructions="Be brief.", max_output_tokens=24, seed=3),
-    ),
-    "responses, a forced call": (
-        "/v1/responses",
-        dict(
-            input=QUESTION,
-            max_output_tokens=40,
-            seed=3,
-            tools=[{"type": "function", **WEATHER}],
-            tool_choice="required",
-        ),
-    ),
-    "responses, a bad item": ("/v1/responses", dict(input=[{"type": "dream"}])),
+    "responses, a bad item": responses(24, input=[{"type": "dream"}]),
 }
-"""Path and body of each request. Each is sent twice: for a body, and for a stream."""
+"""Each is sent twice: for a body, and for a stream."""
 CHANGING = frozenset(
     "created created_at completed_at id item_id response_id request_id call_id timings "
     "input_tokens cache_read_input_tokens".split()
@@ -142,10 +111,10 @@ def event(line: str) -> object:
     return steady(json.loads(data)) if data.startswith("{") else line
 
 
-def exchange(server: Running, path: str, body: dict[str, Any]) -> dict[str, object]:
+def exchange(client: httpx.Client, path: str, body: Any) -> dict[str, object]:
     """Return status and body of a request, and the lines of its stream."""
-    whole = server.http.post(path, json=body)
-    stream = server.http.post(path, json=body | {"stream": True})
+    whole = client.post(path, json=body)
+    stream = client.post(path, json=body | {"stream": True})
     lines = [event(line) for line in stream.text.splitlines() if line]
     return {
         "status": [whole.status_code, stream.status_code],
@@ -160,6 +129,6 @@ def record() -> dict[str, object]:
     with LLM(nodes=NODES) as llm, running(llm) as server:
         for name, (path, body) in REQUESTS.items():
             sys.stderr.write(f"{name}\n")
-            found[name] = exchange(server, path, body)
+            found[name] = exchange(server.http, path, body)
         found["models"] = steady(server.http.get("/v1/models").json())
     return found

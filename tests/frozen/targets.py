@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+import folders
 import gguf_files
 import quantizing
 import starter
@@ -124,7 +125,8 @@ def images(name: str, dtype: str, backend: str) -> str:
     return outcome([answer for one in params() for answer in llm.generate(chats, one)])
 
 
-def speech(name: str, dtype: str, folder: Path) -> str:
+def speech(name: str, dtype: str) -> str:
+    folder = folders.kept()
     whole = tiny_whisper.build(name)
     tiny_whisper.saved(whole, name, folder)
     llm = LLM(folder, dtype=dtype, method="ngram", nodes=NODES)
@@ -144,13 +146,14 @@ def recorded(name: str) -> str:
     return complete(LLM(RECORDED / name, tokenizer=False, method="ngram", nodes=NODES))
 
 
-def mxfp4(folder: Path) -> str:
+def mxfp4() -> str:
+    folder = folders.kept()
     quantizing.mxfp4(folder)
     return complete(LLM(folder, tokenizer=False, method="ngram", nodes=NODES))
 
 
-def gguf(kind: str, folder: Path) -> str:
-    folder.mkdir()
+def gguf(kind: str) -> str:
+    folder = folders.kept()
     draft = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     plain = folder / "plain.gguf"
     write(source("the draft", draft, load_tokenizer(starter.draft())), plain)
@@ -169,7 +172,7 @@ def constrained(settings: dict[str, object]) -> str:
         )
 
 
-def runs(folder: Path) -> Iterator[tuple[str, Record]]:
+def runs() -> Iterator[tuple[str, Record]]:
     """Yield the name of each target, and the function that records it."""
     for backend, kinds in DECODERS.items():
         for kind in kinds:
@@ -193,10 +196,7 @@ def runs(folder: Path) -> Iterator[tuple[str, Record]]:
     ):
         yield f"images, {name}, {backend}", partial(images, name, dtype, backend)
     for dtype in ("bfloat16", "float32"):
-        yield (
-            f"speech, {dtype}",
-            partial(speech, "v2", dtype, folder / f"speech {dtype}"),
-        )
+        yield f"speech, {dtype}", partial(speech, "v2", dtype)
     for name in (
         "gptq-4",
         "gptq-4-act-order",
@@ -206,19 +206,19 @@ def runs(folder: Path) -> Iterator[tuple[str, Record]]:
         "torchao-int4",
     ):
         yield name, partial(recorded, name)
-    yield "mxfp4", partial(mxfp4, folder / "mxfp4")
+    yield "mxfp4", mxfp4
     for kind in ("Q8_0", "Q4_0"):
-        yield f"gguf {kind}", partial(gguf, kind, folder / f"gguf {kind}")
+        yield f"gguf {kind}", partial(gguf, kind)
     for name, settings in CONSTRAINTS.items():
         yield name, partial(constrained, settings)
 
 
-def record(folder: Path) -> dict[str, object]:
+def record() -> dict[str, object]:
     """Return the outcome of every target; the reason of one that this machine cannot
     run.
     """
     found: dict[str, object] = {}
-    for name, run in runs(folder):
+    for name, run in runs():
         sys.stderr.write(f"{name}\n")
         found[name] = run()
     return found

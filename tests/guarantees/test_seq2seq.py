@@ -15,6 +15,7 @@ from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
 from generating import greedy
 from grids import grid
+from tiny_seq2seq import target
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
 T5_IN_C = "t5" + tiny_seq2seq.IN_C
@@ -34,13 +35,6 @@ def family_grid(kept: tuple[tuple, ...], *values: list) -> list:
 
 
 IN_C_NAMES = [f"{name}{tiny_seq2seq.IN_C}" for name in ("t5", "flan-t5", "mt5", "umt5")]
-
-
-@cache
-def target(name: str) -> Model:
-    model = Model(tiny_seq2seq.build(name), name)
-    assert (model.capability.backend == "native") is (tiny_seq2seq.IN_C in name)
-    return model
 
 
 @cache

@@ -11,19 +11,13 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams
 from foreword.model import Model
 from foreword.types import Completion
+from tiny_seq2seq import target
 
 FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
 LENGTHS = (1, 3, 8, 15, 16, 33, 62, 70)
 """Tokens of the sources: less than a page and more, in no order of length when they
 come.
 """
-
-
-@cache
-def target(name: str) -> Model:
-    model = Model(tiny_seq2seq.build(name), name)
-    assert (model.capability.backend == "native") is (tiny_seq2seq.IN_C in name)
-    return model
 
 
 @cache

@@ -1,6 +1,7 @@
 """Waits for what another process does, and says why it did not."""
 
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,13 @@ def line_with(pattern: str, process: subprocess.Popen[str]) -> re.Match[str]:
             if match := re.search(pattern, said, re.MULTILINE):
                 return match
     pytest.fail(f"waited for {pattern!r}: none in {LIMIT:g} s\n{said}")
+
+
+def free_port() -> int:
+    """Return a port that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def stop(process: subprocess.Popen, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server with the bundled models, shared by the tests of one worker."""
+"""Clients of the server that the tests of one worker share, and other servers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,21 +9,6 @@ import pytest
 
 from foreword import LLM
 from serving import Running, running
-
-
-@pytest.fixture(scope="session")
-def llm() -> Iterator[LLM]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine
-    is.
-    """
-    with LLM(slots=16, nodes=4) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="session")
-def server(llm: LLM) -> Iterator[Running]:
-    with running(llm) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

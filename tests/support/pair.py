@@ -2,7 +2,9 @@
 share.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -181,6 +183,24 @@ def served_logits(
         token, parents = tokens[end + 1 + step], list(range(-1, step))
         logits.append(drafter.logits([Read(1, past, [token], parents, 1, held=step)]))
     return logits
+
+
+def check_served(task: Any, drafter_of: Callable[[Model], ModelDrafter]) -> None:
+    """A layer drafts what it gave while it learnt, by the plain definition: read the
+    text up to a token, then the next tokens as a chain of draft tokens.
+    """
+    (piece,) = random_pieces(3, 14)
+    with torch.no_grad():
+        steps = task._steps(task.module, stack([Block.of([piece], 14)]))
+        trained = [step.draft for step in steps]
+    target = Model(llama(0, layers=3))
+    for end in (3, 8):
+        drafter = drafter_of(target)
+        served = served_logits(drafter, target, piece.tokens, end, len(trained))
+        for logits, rows in zip(served, trained, strict=True):
+            # The row of token end - 1 and its follower; rows begin where a learnt token
+            # is two places and a step ahead.
+            torch.testing.assert_close(logits[0], rows[end - 1], atol=1e-4, rtol=1e-4)
 
 
 def check_packed(task: TrainTask, pieces: list[Piece]) -> None:

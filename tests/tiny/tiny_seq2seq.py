@@ -4,6 +4,7 @@ Weights are float32 and a function of the name alone; nothing is downloaded.
 """
 
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import transformers as hf
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
+from foreword.model import Model
 from grids import NEEDS_C
 from tiny_models import disturb, of_bytes
 
@@ -100,6 +102,14 @@ def build(name: str) -> hf.PreTrainedModel:
         model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, 64) * 0.3)
     model.generation_config.update(**rules)
     return (model if family == name else model.bfloat16()).eval()
+
+
+@cache
+def target(name: str) -> Model:
+    """Return the model, loaded once, on the backend that it is for."""
+    model = Model(build(name), name)
+    assert (model.capability.backend == "native") is (IN_C in name)
+    return model
 
 
 def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from foreword_train import devices
 from foreword_train.devices import ManyDevices
 from foreword_train.trainer import TrainingConfig
 from pair import Copying, trainer
+from waiting import free_port
 
 TOGETHER = """
 import sys
@@ -31,12 +31,6 @@ task.module[1] = nn.Identity()
 recipe = TrainingConfig(steps=6, batch=1, accumulate=2, warmup=2, learning_rate=0.02, evaluate=3, save=3)
 trainer(Path(sys.argv[1]), recipe, task=task, devices=ManyDevices(cpu=True)).run()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import gguf_files
@@ -17,7 +16,6 @@ import starter
 from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
-from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.quantized import gguf_file
@@ -182,20 +180,9 @@ def test_tokens_that_end_a_turn_end_the_text(tmp_path):
 
 
 @pytest.fixture
-def cached(plain, monkeypatch, tmp_path) -> Path:
-    """The cache of a machine without a network, with one file of some/model."""
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    # seconds; or a test may fall between two moments
-    monkeypatch.setattr(hub, "FRESH", 1e12)
-    hub._answers.cache_clear()
-    place = tmp_path / "cache" / "models--some--model"
-    (place / "snapshots" / "abc").mkdir(parents=True)
-    shutil.copy(plain, place / "snapshots" / "abc" / "model.gguf")
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("abc")
-    yield place
-    hub._answers.cache_clear()
+def cached(plain, snapshot) -> Path:
+    """One file of some/model."""
+    return Path(shutil.copy(plain, snapshot / "model.gguf"))
 
 
 def test_a_file_of_the_hub_is_found_in_the_cache(cached):

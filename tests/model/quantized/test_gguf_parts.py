@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import constants
 from transformers import AutoConfig
 
 import gguf_files
@@ -17,7 +16,6 @@ from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.files import model_name, part_names
 from foreword.model import Model, load_tokenizer
-from foreword.model.loading import hub
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.sizes import stamps
@@ -116,27 +114,15 @@ def test_a_folder_of_models_has_one_for_all_parts(parts):
 
 
 @pytest.fixture
-def cached(split, monkeypatch, tmp_path) -> Path:
-    """The cache of a machine without a network: links to files named by their content,
-    in a folder of the repository.
-    """
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    # seconds; or a test may fall between two moments
-    monkeypatch.setattr(hub, "FRESH", 1e12)
-    hub._answers.cache_clear()
-    place = tmp_path / "cache" / "models--some--model"
-    folder = place / "snapshots" / "abc" / "Q8_0"
-    folder.mkdir(parents=True)
-    (place / "blobs").mkdir()
-    for number, one in enumerate(split):
-        blob = place / "blobs" / f"{number}f00d"
-        shutil.copy(one, blob)
-        (folder / one.name).symlink_to(blob)
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("abc")
-    yield folder
-    hub._answers.cache_clear()
+def cached(split, snapshot) -> Path:
+    """Links to files named by their content, in a folder of the repository."""
+    folder, blobs = snapshot / "Q8_0", snapshot.parents[1] / "blobs"
+    folder.mkdir()
+    blobs.mkdir()
+    for number, file in enumerate(split):
+        blob = Path(shutil.copy(file, blobs / f"{number}f00d"))
+        (folder / file.name).symlink_to(blob)
+    return folder
 
 
 def test_parts_of_the_hub_are_found_in_the_cache(cached):

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from waiting import wait_for
+from waiting import free_port, wait_for
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -39,12 +38,6 @@ def cluster() -> Iterator[Any]:
     cluster.second = cluster.add_node(**kept)
     yield cluster
     cluster.shutdown()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class OnRay:

@@ -1,7 +1,6 @@
 """Without a key nothing but open paths is answered, however a request is written."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from foreword_server.replicas.serve import OneModel
 from foreword_server.replicas.supervise import Supervisor
 from foreword_server.routes import ROUTES, decided
 from foreword_server.settings import Settings, hashed
+from waiting import free_port
 
 BUNDLED = bundled.target().parent
 CHAT = "/v1/chat/completions"
@@ -156,10 +156,7 @@ def check_broken(router: Any, folder: Path) -> str:
 @pytest.mark.filterwarnings("ignore")
 def test_ray_answers_no_stranger(routing, stranger):
     pytest.importorskip("ray")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    options = ("--ray", "local", "--port", port)
+    options = ("--ray", "local", "--port", str(free_port()))
     with routing(*options, replicas="1", **KEYS) as router:
         client = stranger(router.http.base_url)
         client.try_everything(reads_trailers=True)

@@ -14,7 +14,6 @@ from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
 from foreword.errors import InvalidRequest
-from foreword.model import Model
 from foreword_train.data.packing import Block, Packer, stack
 from foreword_train.devices import OneDevice
 from foreword_train.methods.eagle import HeadTraining
@@ -25,10 +24,10 @@ from pair import (
     VOCAB,
     Bytes,
     check_packed,
+    check_served,
     learn,
     llama,
     random_pieces,
-    served_logits,
     setting,
 )
 from tiny_sizes import sizes
@@ -45,23 +44,8 @@ def training(target=None, loss: str = "forward-kl", **options) -> HeadTraining:
 
 
 def test_head_is_trained_as_it_serves():
-    """The plain definition: read the text up to a token, then the next tokens as a
-    chain of draft tokens.
-    """
     hf = llama(0, layers=3)
-    task = training(hf)
-    (piece,) = random_pieces(3, 14)
-    with torch.no_grad():
-        steps = task._steps(task.module, stack([Block.of([piece], 14)]))
-        trained = [step.draft for step in steps]
-    target = Model(llama(0, layers=3))
-    for end in (3, 8):
-        drafter = EagleDrafter(training(hf).head, target)
-        found = served_logits(drafter, target, piece.tokens, end, STEPS)
-        for step in range(STEPS):
-            # The row of token end - 1 and its follower; rows begin where a learnt token
-            # is two places and a step ahead.
-            close(found[step][0], trained[step][end - 1])
+    check_served(training(hf), lambda target: EagleDrafter(training(hf).head, target))
 
 
 def test_packed_records_are_learnt_as_if_alone():

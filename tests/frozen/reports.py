@@ -1,0 +1,49 @@
+"""The JSON of the commands that measure: `certify`, `doctor` and `tune`.
+
+Recorded are its keys, the types of their values, and verdicts. Left out is what depends
+on measured time: numbers, the sentences that hold them, which causes of low speed the
+doctor names, and which method is the fastest.
+"""
+
+import json
+import sys
+from collections.abc import Collection
+
+import folders
+from foreword import bundled
+from frozen import commands
+
+REPORTS = {
+    "certify": "certify --quick --method lm --method ngram --json -",
+    "doctor": "doctor DRAFT --prompts 2 --max-tokens 16 --json",
+    "tune": "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --out FILE",
+}
+VERDICTS = {"certify": ("name", "status", "passed"), "doctor": ("healthy",)}
+"""Keys whose values are recorded."""
+
+
+def shape(value: object, exact: Collection[str]) -> object:
+    """Return JSON with a word for its type in place of each value, but for `exact`; of
+    a list, the shapes that differ.
+    """
+    if isinstance(value, dict):
+        return {
+            key: inner if key in exact else shape(inner, exact)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        shapes = {json.dumps(shape(inner, exact), sort_keys=True) for inner in value}
+        return [json.loads(text) for text in sorted(shapes)]
+    return "text" if isinstance(value, str) else "number, or none"
+
+
+def record() -> dict[str, object]:
+    """Return the shape of each report."""
+    paths = {"DRAFT": bundled.draft(), "FILE": folders.kept() / "foreword.toml"}
+    shapes: dict[str, object] = {}
+    for name, command in REPORTS.items():
+        sys.stderr.write(f"{name}\n")
+        words = [str(paths.get(word, word)) for word in command.split()]
+        output = commands.process(*words).stdout
+        shapes[name] = shape(json.loads(output), VERDICTS.get(name, ()))
+    return shapes
