@@ -134,7 +134,7 @@ def test_third_text_starts_where_the_first_two_parted(family, chunk):
 
 
 def states_of(backend):
-    return backend.memory(StateMemory).states
+    return backend.memory(StateMemory).sequences
 
 
 @pytest.fixture

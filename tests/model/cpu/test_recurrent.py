@@ -125,7 +125,7 @@ DRAFTERS = {
 def states_of(backend):
     memory = backend.memory(StateMemory)
     assert memory is not None
-    return memory.states
+    return memory.sequences
 
 
 def check(model: Model, name: str, slots: int, answers) -> None:

@@ -40,10 +40,10 @@ class EncoderMemory(SequenceMemory):
     shares_prefixes = False
 
     def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
         self._model = model
         self.encoder: nn.Module = model.get_encoder()
         """Module that reads the source; a draft model may share its target's."""
-        self._rows: dict[int, SourceKeys] = {}
 
     @property
     def probe_source(self) -> Sequence[int] | Features:
@@ -62,7 +62,7 @@ class EncoderMemory(SequenceMemory):
         executor.pool.open(source_id(id), length)
         table = executor.pool.extend(source_id(id), 0, length)
         self._write(executor, table, length, layers)
-        self._rows[id] = SourceKeys(table, length)
+        self.sequences[id] = SourceKeys(table, length)
 
     def opening(
         self,
@@ -76,17 +76,17 @@ class EncoderMemory(SequenceMemory):
     def close(self, pool: PagePool | None, id: int) -> None:
         if pool is not None:
             pool.close(source_id(id))
-        self._rows.pop(id, None)
+        super().close(pool, id)
 
     def check(self, read: Read) -> None:
-        if read.id not in self._rows:
+        if read.id not in self.sequences:
             raise ModelError(
                 f"cannot read sequence {read.id}: it has no source. Encode one after "
                 "opening it"
             )
 
     def source(self, id: int) -> SourceKeys | None:
-        return self._rows[id]
+        return self.sequences[id]
 
     def own_attention(self) -> AbstractContextManager[None]:
         """Give the model its own attention while inside, where it has another."""

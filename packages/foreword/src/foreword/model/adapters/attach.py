@@ -244,24 +244,12 @@ class TorchAdapters(TorchMemory):
     """
 
     takes = (LoraAdapter,)
-
-    def __init__(self) -> None:
-        self._adapters: dict[int, LoraAdapter] = {}
-        """By sequence."""
-
-    def empty(self) -> TorchAdapters:
-        return TorchAdapters()
+    sequences: dict[int, LoraAdapter]
 
     def opening(
         self, pool: PagePool, id: int, text: Sequence[int], tenant: str
     ) -> None:
-        self._adapters.pop(id, None)
-
-    def close(self, pool: PagePool | None, id: int) -> None:
-        self._adapters.pop(id, None)
-
-    def give(self, executor: object, id: int, material: LoraAdapter) -> None:
-        self._adapters[id] = material
+        self.close(pool, id)
 
     @contextmanager
     def during(
@@ -270,7 +258,7 @@ class TorchAdapters(TorchMemory):
         """Add each adapter to the rows of its sequences, in a forward of so many."""
         rows_of: dict[LoraAdapter, list[int]] = {}
         for span in spans:
-            adapter = self._adapters.get(span.read.id)
+            adapter = self.sequences.get(span.read.id)
             if adapter is not None:
                 rows_of.setdefault(adapter, []).extend(range(span.start, span.stop))
         with ExitStack() as during:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar, TypeVar
 
 from foreword.errors import ModelError
@@ -27,9 +28,15 @@ class SequenceMemory:
     alike share their pages.
     """
 
+    def __init__(self) -> None:
+        self.sequences: dict[int, Any] = {}
+        """What is remembered of each sequence."""
+
     def empty(self) -> SequenceMemory:
         """Return a memory of this kind without sequences, for another pool."""
-        raise NotImplementedError
+        fresh = copy(self)
+        fresh.sequences = {}
+        return fresh
 
     def opening(
         self, pool: PagePool, id: int, text: Sequence[int], tenant: str
@@ -41,9 +48,11 @@ class SequenceMemory:
 
     def close(self, pool: PagePool | None, id: int) -> None:
         """Forget a sequence. Unknown ids are ignored."""
+        self.sequences.pop(id, None)
 
     def give(self, executor: Any, id: int, material: Any) -> None:
         """Set what an open sequence reads beside its text, before its first read."""
+        self.sequences[id] = material
 
     def check(self, read: Read) -> None:
         """Raise ModelError if a read is not possible yet."""

@@ -12,7 +12,6 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedMod
 from foreword.errors import ModelError
 from foreword.model.encoder import EncoderMemory, encoded
 from foreword.model.kv.memories import SequenceMemory
-from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read
 from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.rows import ImageRows, Placed, shown
@@ -67,7 +66,7 @@ class CacheImages(ImageMemory, CacheMemory):
         start: int,
         stop: int,
     ) -> AbstractContextManager[None]:
-        images = self.images.get(id)
+        images = self.images(id)
         if images is None:
             return nullcontext()
         positions = None
@@ -82,16 +81,9 @@ class CacheSources(EncoderMemory, CacheMemory):
     forward and shared by all later ones.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        self._outputs: dict[int, Any] = {}
-
     def give(self, executor: Any, id: int, material: Sequence[int] | Encoded) -> None:
         with all_threads():
-            self._outputs[id] = encoded(self.encoder, material)
-
-    def close(self, pool: PagePool | None, id: int) -> None:
-        self._outputs.pop(id, None)
+            self.sequences[id] = encoded(self.encoder, material)
 
     def check(self, read: Read) -> None:
         """Leave it to the model: its first forward needs the source."""
@@ -101,6 +93,6 @@ class CacheSources(EncoderMemory, CacheMemory):
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     def inputs(self, id: int, inputs: dict[str, Any]) -> dict[str, Any]:
-        output = self._outputs.get(id)
+        output = self.sequences.get(id)
         source = {} if output is None else {"encoder_outputs": output}
         return {"decoder_input_ids": inputs["input_ids"], **source}

@@ -17,7 +17,6 @@ from foreword.errors import InvalidRequest
 from foreword.model.executors.native.angles import Rotary
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.memories import NativeMemory
-from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read, Span
 from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.rows import ImageRows
@@ -61,6 +60,8 @@ class Seen:
 class NativeImages(ImageMemory, NativeMemory):
     """The images of open sequences of a C forward."""
 
+    sequences: dict[int, Seen]
+
     def __init__(
         self,
         rotaries: Sequence[Rotary | None],
@@ -74,10 +75,10 @@ class NativeImages(ImageMemory, NativeMemory):
         self._rotaries = rotaries
         self._layers = layers
         self._multiplier = multiplier
-        self._seen: dict[int, Seen] = {}
 
-    def empty(self) -> NativeImages:
-        return NativeImages(self._rotaries, self._layers, self._multiplier)
+    def images(self, id: int) -> ImageRows | None:
+        seen = self.sequences.get(id)
+        return None if seen is None else seen.images
 
     @torch.inference_mode()
     def give(self, executor: Any, id: int, material: ImageRows) -> None:
@@ -112,12 +113,7 @@ class NativeImages(ImageMemory, NativeMemory):
         # the last key is included there, and excluded here
         after = torch.tensor([0, 1])
         reach = {windowed: ends + after for windowed, ends in images.reach.items()}
-        super().give(executor, id, images)
-        self._seen[id] = Seen(images, layers, angles, positions, reach, shift)
-
-    def close(self, pool: PagePool | None, id: int) -> None:
-        super().close(pool, id)
-        self._seen.pop(id, None)
+        self.sequences[id] = Seen(images, layers, angles, positions, reach, shift)
 
     def describe(
         self,
@@ -126,7 +122,7 @@ class NativeImages(ImageMemory, NativeMemory):
         reads: Sequence[Read],
         beyond: int,
     ) -> None:
-        if self._seen:
+        if self.sequences:
             self._place(executor, call, reads, beyond)
             self._show(executor, call, reads)
 
@@ -143,7 +139,7 @@ class NativeImages(ImageMemory, NativeMemory):
         An image token has several positions, so its angles are appended to the table,
         after the angles of all positions.
         """
-        images = [self._seen.get(read.id) for read in reads]
+        images = [self.sequences.get(read.id) for read in reads]
         placed = [seen for seen in images if seen is not None and seen.positions]
         if not placed:
             return
@@ -188,7 +184,7 @@ class NativeImages(ImageMemory, NativeMemory):
         shown: list[tuple[int, Seen, range]] = []
         row = 0
         for read in reads:
-            seen = self._seen.get(read.id)
+            seen = self.sequences.get(read.id)
             if seen is not None and (rows := seen.within(read)):
                 shown.append((row + rows.start - read.start, seen, rows))
             row += len(read.tokens)
@@ -213,7 +209,7 @@ class NativeImages(ImageMemory, NativeMemory):
         span: Span,
     ) -> None:
         read = span.read
-        seen = self._seen.get(read.id)
+        seen = self.sequences.get(read.id)
         if seen is not None and read.start < seen.images.tokens:
             described.placed = seen.images.tokens - read.start
             for windowed, ends in seen.reach.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from copy import copy
 from ctypes import byref
 from dataclasses import replace
 from typing import Any
@@ -218,19 +217,15 @@ class StateMemory(NativeMemory):
     sums.
     """
 
+    sequences: dict[int, SequenceState]
+
     def __init__(self, sizes: Recurrence, count: int) -> None:
         """`sizes`: of each of the `count` recurrent layers."""
+        super().__init__()
         self.sizes = sizes
-        self.states: dict[int, SequenceState] = {}
-        """By sequence."""
         self._count = count
         # of states, for draft tokens
         self._copies = torch.empty(0, dtype=torch.float32)
-
-    def empty(self) -> StateMemory:
-        fresh = copy(self)
-        fresh.states = {}
-        return fresh
 
     def describe_model(self, model: forward.Model) -> None:
         model.recurrence = ctypes.pointer(self.sizes)
@@ -241,22 +236,19 @@ class StateMemory(NativeMemory):
     def opening(
         self, pool: PagePool, id: int, text: Sequence[int], tenant: str
     ) -> None:
-        state = self.states[id] = SequenceState(self.sizes, self._count)
+        state = self.sequences[id] = SequenceState(self.sizes, self._count)
         if text:
             state.branch = pool.prefixes.known(text, tenant)
             state.prompt = (len(text) - 1) // PAGE * PAGE
 
     def opened(self, pool: PagePool, id: int, held: Sequence[int]) -> None:
         if held and (state := pool[id].path[-1].state) is not None:
-            self.states[id].resume(held, state)
-
-    def close(self, pool: PagePool | None, id: int) -> None:
-        self.states.pop(id, None)
+            self.sequences[id].resume(held, state)
 
     def moved(
         self, executor: NativeExecutor, id: int, source: list[int], start: int
     ) -> None:
-        state = self.states[id]
+        state = self.sequences[id]
         for position, held in enumerate(source, start):
             if held != position:
                 state.tokens[position] = state.tokens[held]
@@ -268,7 +260,7 @@ class StateMemory(NativeMemory):
         """Have `first` read up to where another text went on otherwise, if that is
         within a read; return the rest.
         """
-        if not (count := self.states[read.id].before_branch(read)):
+        if not (count := self.sequences[read.id].before_branch(read)):
             return read
         first([Read(read.id, read.past, read.tokens[:count], keep=0)])
         return replace(read, past=read.past + count, tokens=read.tokens[count:])
@@ -278,7 +270,7 @@ class StateMemory(NativeMemory):
     ) -> None:
         nodes = 0
         for read in reads:
-            state = self.states[read.id]
+            state = self.sequences[read.id]
             if read.past < state.state.folded:
                 _read_again(executor, read.id, state.forget(read.past))
             nodes = max(nodes, state.expect(read, more))
@@ -299,11 +291,11 @@ class StateMemory(NativeMemory):
 
     def describe_span(self, described: forward.Span, span: Span) -> None:
         described.committed = len(span.read.tokens) - span.read.drafted
-        described.state = ctypes.pointer(self.states[span.read.id].state)
+        described.state = ctypes.pointer(self.sequences[span.read.id].state)
 
     def noted(self, pool: PagePool, reads: Sequence[Read]) -> None:
         for read in reads:
-            state = self.states[read.id]
+            state = self.sequences[read.id]
             # C has read draft tokens of its own after those it was given
             state.tokens[read.start :] = read.tokens
             self._keep(pool, state, pool[read.id].path)

@@ -5,7 +5,6 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from ctypes import byref
 from typing import Any
 
@@ -71,11 +70,6 @@ class NativeSources(EncoderMemory, NativeMemory):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         self._parts = parts_of(model)
-
-    def empty(self) -> NativeSources:
-        fresh = copy(self)
-        fresh._rows = {}
-        return fresh
 
     def describe_span(self, described: forward.Span, span: Span) -> None:
         assert span.source is not None

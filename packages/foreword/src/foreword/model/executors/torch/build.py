@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -128,11 +127,6 @@ class TorchSources(EncoderMemory, TorchMemory):
         """One key per layer, a placeholder for the keys of all sources."""
         self._options: dict[str, Any] = {}
         """An encoder's output, and a cache that stores nothing and holds `_cross`."""
-
-    def empty(self) -> TorchSources:
-        fresh = copy(self)
-        fresh._rows = {}
-        return fresh
 
     def _keys_and_values(self, states: Any) -> Sequence[Any]:
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -308,17 +302,14 @@ def _is_recurrent(name: str) -> bool:
 class TorchImages(ImageMemory, TorchMemory):
     """Images, put in place of the embeddings of their placeholders."""
 
-    def empty(self) -> TorchImages:
-        return TorchImages()
-
     def during(
         self, model: PreTrainedModel, spans: Sequence[Span], rows: int
     ) -> AbstractContextManager[None]:
         """Put the images of these sequences into a forward of so many rows."""
         images = {
-            span.start: self.images[span.read.id]
+            span.start: self.sequences[span.read.id]
             for span in spans
-            if span.read.id in self.images
+            if span.read.id in self.sequences
         }
         if not images:
             return nullcontext()
