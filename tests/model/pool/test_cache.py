@@ -188,7 +188,7 @@ def test_only_the_moved_branch_is_part_of_the_text():
     pool.extend(1, len(text), len(text) + 4)
     # after the first, the second branch: rows 0 and 2
     pool.note(1, len(text), [7, 8, 9, 5], 1, 0)
-    pool.note_move(1, [len(text), len(text) + 2], len(text))
+    pool.moves(1, [len(text), len(text) + 2], len(text))
     pool.close(1)
     assert pool.open(2, 2 * PAGE, [*text, 7, 8, 1]) == 0
     assert pool.open(3, 2 * PAGE, [*text, 7, 9, 1]) == PAGE

@@ -67,20 +67,6 @@ class Paged(Remembers, Generic[Pool]):
             return None
         return next((rows for rows in self.pool.early if rows.holds(reads)), None)
 
-    def _moves(self, id: int, source: list[int], start: int) -> list[tuple[int, int]]:
-        """Return the (source, target) rows of `move`, in order, without rows
-        that stay.
-        """
-        if not source:
-            return []
-        table = self.pool.own(id, start, start + len(source))
-        self.pool.note_move(id, source, start)
-        return [
-            (table.row(old), table.row(start + i))
-            for i, old in enumerate(source)
-            if old != start + i
-        ]
-
     def _spans(self, reads: Sequence[Read], beyond: int = 0) -> tuple[Span, ...]:
         """Return the spans of the reads, with room for `beyond` more rows after each.
 

@@ -264,17 +264,26 @@ class PagePool:
             table.chain += chain
         self._publish(table, min(table.chain, start + final))
 
-    def note_move(self, id: int, source: Sequence[int], start: int) -> None:
-        """Note that the rows `source`, which make up a text, were copied to the rows
-        from `start` on.
+    def moves(
+        self, id: int, source: Sequence[int], start: int
+    ) -> list[tuple[int, int]]:
+        """Note that the rows `source`, which make up a text, are copied to the rows
+        from `start` on; return the (source, target) rows of the pool, in order, without
+        rows that stay.
         """
+        if not source:
+            return []
         if self.early:
             self._drop_early(id, start)
-        table = self._tables[id]
-        if table.tokens is None or max(source) >= len(table.tokens):
-            return
-        table.tokens[start:] = [table.tokens[row] for row in source]
-        table.chain = start + len(source) if table.chain >= start else table.chain
+        table = self.own(id, start, start + len(source))
+        if table.tokens is not None and max(source) < len(table.tokens):
+            table.tokens[start:] = [table.tokens[row] for row in source]
+            table.chain = start + len(source) if table.chain >= start else table.chain
+        return [
+            (table.row(row), table.row(target))
+            for target, row in enumerate(source, start)
+            if row != target
+        ]
 
     # ---- hidden states
 

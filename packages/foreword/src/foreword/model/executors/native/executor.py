@@ -153,7 +153,7 @@ class NativeExecutor(Paged[Rows]):
         return ids
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        for held, row in self._moves(id, source, start):
+        for held, row in self.pool.moves(id, source, start):
             self.library.foreword_move(
                 byref(self.model), self.pool.addresses.buffer_info()[0], held, row
             )

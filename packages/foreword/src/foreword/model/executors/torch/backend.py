@@ -36,6 +36,8 @@ class PoolBackend(Packing, CapturesHiddenStates):
     plan keep them apart.
     """
 
+    POOL: type[KVPool] = KVPool
+    """Kind of its own pages."""
     probed = True
 
     def __init__(
@@ -54,12 +56,8 @@ class PoolBackend(Packing, CapturesHiddenStates):
         may differ. `pool`: pages of another executor, as whose guest it reads.
         """
         self._rope = dynamic_rope_of(model)
-        super().__init__(
-            next(model.parameters()).device,
-            memories,
-            pool=pool,
-            adjacent=adjacent or self._rope is not None,
-        )
+        pages = pool or self.POOL(adjacent=adjacent or self._rope is not None)
+        super().__init__(next(model.parameters()).device, memories, pool=pages)
         self.guest = pool is not None
         self.mode = mode
         self.model = model

@@ -32,27 +32,21 @@ class Packing(Paged[KVPool]):
     tensors.
     """
 
-    POOL: type[KVPool] = KVPool
-    """Kind of its own pages."""
-
     def __init__(
         self,
         device: torch.device,
         memories: Sequence[TorchMemory] = (),
         *,
         pool: KVPool | None = None,
-        adjacent: bool = False,
     ) -> None:
-        """`pool`: the pages of another executor; None = its own, `adjacent` or not."""
-        pages = pool or self.POOL(adjacent=adjacent)
-        super().__init__(pages, memories)
+        super().__init__(pool or KVPool(), memories)
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make the keys of an accepted branch contiguous: position source[i] moves to
         start + i.
         """
-        if pairs := self._moves(id, source, start):
+        if pairs := self.pool.moves(id, source, start):
             moves = torch.tensor(pairs, device=self._device)
             self.pool.move(moves[:, 0], moves[:, 1])
 
