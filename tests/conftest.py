@@ -20,7 +20,7 @@ from hypothesis import settings
 import durations
 import folders
 import reaper
-from foreword.budget.kept import KeptSpeeds
+from foreword.budget.kept import KeptStates
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
@@ -73,8 +73,8 @@ def unlearnt(
     and writes none into the user's cache.
     """
     folder = tmp_path_factory.getbasetemp() / f"speeds-{next(numbers)}"
-    monkeypatch.setattr(KeptSpeeds, "folder", folder)
-    monkeypatch.setattr(KeptSpeeds, "opened", {})
+    monkeypatch.setattr(KeptStates, "folder", folder)
+    monkeypatch.setattr(KeptStates, "opened", {})
 
 
 @pytest.fixture

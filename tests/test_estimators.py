@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from foreword.estimators import MEMORY, STEADINESS, AcceptanceEstimate, CalibrationRatio
+from foreword.draft.acceptance import MEMORY, STEADINESS, AcceptanceEstimate
+from foreword.estimators import CalibrationRatio
 from foreword.types import Draft, DraftTree, Verdict
 
 

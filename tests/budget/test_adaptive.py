@@ -1,10 +1,8 @@
-"""How much is drafted: nothing while it loses, much while it wins, never for good.
-
-Costs are given, not measured.
+"""How much is drafted where something is, and whether that takes no longer than plain
+decoding. Costs are given, not measured.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -16,13 +14,12 @@ from foreword.budget import (
     BUDGETS,
     AdaptiveBudget,
     Costs,
-    DraftBudget,
     FixedBudget,
     RoundResult,
     policy,
 )
-from foreword.budget.constants import C
 from foreword.budget.heuristic import HeuristicBudget
+from foreword.budget.known import BUDGET
 from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
@@ -30,15 +27,10 @@ from foreword.estimators import LinearCost
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
 from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 from foreword_train.methods.acceptance import save
+from policy import Policy
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
 """A forward over many rows costs what one costs."""
-STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0, 16: 16.0, 32: 32.0}
-"""Every row costs a whole forward: no draft token can ever win."""
-LONG_ROUNDS = {1: 1.0, 4: 1.0, 32: 8.0, 64: 9.0}
-"""A round of 32 sequences takes eight times one of a single sequence; draft tokens cost
-little in both.
-"""
 
 
 def request(id: int = 1, **options: float) -> Request:
@@ -53,26 +45,12 @@ def learn(
     budget.learn(one, result)
 
 
-def batch_round(
-    budget: AdaptiveBudget, batch: list[Request], kept: float, propose: float
-) -> float:
-    """Draft for a whole batch at the costs of LONG_ROUNDS; return the seconds."""
-    counts = [budget.nodes(one, len(batch) - 1) for one in batch]
-    rows = sum(counts)
-    clock = Clock(propose=propose * rows, score=8.0 + rows / 32, verify=0.01)
-    budget.on_timing(len(batch) + rows, clock)
-    for one, count in zip(batch, counts, strict=True):
-        learn(budget, one, clock, count, kept)
-    return clock.total
-
-
 def play(
     budget: AdaptiveBudget,
     one: Request,
     rounds: int,
     kept: float,
     *,
-    steep: bool = False,
     propose: float = 0.01,
 ) -> list[int]:
     """Rounds in which this share of every chain is kept, at the costs that were
@@ -81,36 +59,11 @@ def play(
     asked = []
     for _ in range(rounds):
         count = budget.nodes(one, 0)
-        score = 1.0 + count if steep else 1.0
-        clock = Clock(propose=propose * count, score=score, verify=0.01)
+        clock = Clock(propose=propose * count, score=1.0, verify=0.01)
         budget.on_timing(1 + count, clock)
         learn(budget, one, clock, count, kept)
         asked.append(count)
     return asked
-
-
-def test_losses_of_a_batch_do_not_stop_a_single_sequence():
-    budget = AdaptiveBudget(LONG_ROUNDS)
-    batch = [request(number) for number in range(32)]
-    for kept in [1.0] * 40 + [0.0] * 10:
-        batch_round(budget, batch, kept, propose=0.05)
-    assert budget.drafting_cost.measured
-    budget.on_timing(32, Clock(score=8.0))
-    for one in batch:
-        budget.release(one)
-    alone = request(99)
-    alone.tokens += [4] * 200  # the drafter has the prompt still to read
-    assert any(play(budget, alone, 10, kept=1.0))
-
-
-def test_losses_of_a_batch_are_counted_in_single_rounds():
-    budget = AdaptiveBudget(LONG_ROUNDS)
-    batch = [request(number) for number in range(32)]
-    rounds = [batch_round(budget, batch, 0.0, propose=0.2) for _ in range(100)]
-    lost, seconds = [one - 8.01 for one in rounds], sum(rounds)
-    assert sum(lost) > 0, "it tries"
-    # a plain round of one takes 1 second
-    assert sum(lost) <= C.loss_budget + C.share * 1.01 * seconds + 2 * max(lost)
 
 
 def test_fixed_is_fixed():
@@ -231,76 +184,6 @@ def test_the_threshold_follows_what_was_kept():
     assert one.threshold == settled, "a full chain says nothing about its end"
 
 
-def test_accepted_draft_tokens_raise_the_budget():
-    assert play(AdaptiveBudget(FLAT), request(), 60, kept=1.0)[-1] == C.chain
-
-
-def test_rejected_drafting_backs_off():
-    asked = play(AdaptiveBudget(FLAT), request(), 600, kept=0.0, propose=0.3)
-    tried = [place for place, count in enumerate(asked) if count]
-    late = [place for place in tried if place >= 100]
-    assert len(late) < 0.1 * 500
-    assert late, "it must try again: a text may become easy"
-    assert max(asked[100:]) <= 2
-
-
-@pytest.mark.parametrize("draft_token", [0.001, 0.3, 0.8, 3.0])
-def test_losses_are_bounded(draft_token):
-    budget, lost, rounds = AdaptiveBudget(FLAT), [], 0
-    for text in range(20):
-        asked = play(budget, request(text), 60, kept=0.0, propose=draft_token)
-        lost += [count * draft_token for count in asked]
-        rounds += len(asked)
-        if text == 4:
-            assert sum(lost) > 0, "it tries"
-    # The last try may cost more than was left; the first is made twice, for it may have
-    # been reading that was dear.
-    assert sum(lost) <= C.loss_budget + C.share * 1.01 * rounds + 2 * max(lost)
-
-
-@pytest.mark.slow
-def test_expensive_draft_tokens_are_tried_more_rarely():
-    again = []
-    for draft_token in (0.001, 0.8, 3.0):
-        budget = AdaptiveBudget(FLAT)
-        asked = play(budget, request(), 1000, kept=0.0, propose=draft_token)
-        again.append(sum(count > 0 for count in asked[C.loss_budget :]))
-    assert again == sorted(again, reverse=True)
-    assert again[0] > 2 * again[2] > 0, "but never for good"
-
-
-def test_new_text_waits_after_expensive_losses():
-    budget = AdaptiveBudget(FLAT)
-    play(budget, request(1), 100, kept=0.0, propose=4.0)
-    asked = play(budget, request(2), 1500, kept=1.0, propose=0.1)
-    assert asked[0] == 0
-    assert any(asked), "but not for good"
-    cheap = AdaptiveBudget(FLAT)
-    play(cheap, request(1), 100, kept=0.0, propose=0.001)
-    assert play(cheap, request(2), 8, kept=1.0, propose=0.001).count(0) <= C.backoff
-
-
-def test_what_some_texts_win_others_may_lose():
-    budget, easy, hard = AdaptiveBudget(FLAT), request(1), request(2)
-    play(budget, easy, 100, kept=1.0, propose=0.1)
-    play(budget, hard, 60, kept=0.0, propose=2.0)
-    play(budget, easy, 20, kept=1.0, propose=0.1)
-    # drafting wins on the whole: no text waits
-    assert play(budget, request(3), 1, kept=1.0, propose=0.1)[0] > 0
-
-
-def test_what_first_draft_token_of_process_takes_is_no_loss():
-    """Everything is slow once.
-
-    Were that paid from the loss budget, losing a little would end drafting for a long
-    time.
-    """
-    budget, one = AdaptiveBudget(FLAT), request()
-    assert play(budget, one, 1, kept=0.0, propose=20.0)[0] > 0
-    play(budget, one, 20, kept=0.0, propose=0.1)
-    assert any(play(budget, request(2), 100, kept=1.0, propose=0.1))
-
-
 def test_pace_of_greedy_texts_is_kept_apart():
     """The likeliest texts repeat themselves.
 
@@ -314,12 +197,6 @@ def test_pace_of_greedy_texts_is_kept_apart():
     assert budget.pace < 1.1
     budget.nodes(easy, 0)
     assert budget.pace == pytest.approx(fast)
-
-
-def test_a_text_that_becomes_easy_is_drafted_at_again():
-    budget, one = AdaptiveBudget(FLAT), request()
-    play(budget, one, 100, kept=0.0, propose=0.3)
-    assert play(budget, one, 600, kept=1.0, propose=0.05)[-1] >= 4
 
 
 def test_cost_of_each_draft_token_and_of_starting():
@@ -400,50 +277,15 @@ def test_promises_that_do_not_come_true_are_believed_less():
     assert keeps._draft_probs.calibration.share > 1
 
 
-def test_slow_verification_is_no_measure_of_plain_decoding():
-    """A round with draft tokens takes 1.5 for 1.3 tokens.
-
-    Plain decoding needs 1 for each, and not 1.5.
-    """
-    budget, one = AdaptiveBudget(FLAT), request()
-    asked = []
-    for _ in range(400):
-        asked.append(count := min(budget.nodes(one, 0), 1))
-        clock = Clock(propose=0.01 * count, score=1.0, verify=0.5 if count else 0.01)
-        budget.on_timing(1 + count, clock)
-        learn(budget, one, clock, count, len(asked) % 10 < 3)
-    assert sum(asked[:64]) == 64  # until plain decoding has been seen
-    assert sum(asked[200:]) < 40
-
-
-def test_a_try_that_wins_ends_the_pause():
-    budget, one = AdaptiveBudget(FLAT), request()
-    play_sure(budget, one, 200, kept=0.0, propose=0.02)
-    asked = play_sure(budget, one, 400, kept=1.0, propose=0.02)
-    first = next(place for place, count in enumerate(asked) if count)
-    assert all(asked[first : first + 30])
-
-
-def test_reading_a_text_first_is_not_held_against_drafting():
-    """The first round of a text takes long to draft in, for the drafter has to read all
-    of it.
-    """
-    budget = AdaptiveBudget(FLAT)
-    for text in (1, 2):
-        one = Request(text, [1] * 100, 100, SamplingParams(), seed=0)
-        play_sure(budget, one, 1, kept=0.5, propose=2.0)
-        assert all(play_sure(budget, one, 9, kept=0.5, propose=0.02))
-
-
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
     """The first rounds of a process are slow; a floor that is too high for any draft
     token must come down by itself.
     """
     budget, one = AdaptiveBudget(FLAT), request()
-    for made in [6] * 4 + [0] * 40 + [6] * 20:
+    for place in range(40):
         asked = budget.nodes(one, 0)
-        count = int(budget.trim(falling(0.6, min(made, asked))).count[0])
-        slow = made == 6 and not budget._since
+        count = int(budget.trim(falling(0.6, min(6, asked))).count[0])
+        slow = place < 4
         budget.on_timing(1 + count, Clock(propose=0.9 if slow else 0.02, score=1.0))
         budget.learn(one, RoundResult(asked, count, count // 2, 0.02, 1.02))
     assert 0 < budget.floors[1] < 0.5
@@ -465,25 +307,6 @@ def test_pace_is_that_of_the_faster_rounds():
     play_sure(budget, one, 200, kept=1.0, propose=0.0)
     assert budget.pace > 3.0
     assert FixedBudget(4).pace == 0.0, "nothing looks at the time"
-
-
-def test_where_every_row_costs_a_forward_nothing_is_drafted():
-    budget = AdaptiveBudget(STEEP)
-    asked = play(budget, request(), 300, kept=0.5, steep=True, propose=0.1)
-    assert sum(asked[100:]) <= 10
-
-
-def test_one_text_does_not_decide_for_another():
-    budget = AdaptiveBudget(FLAT)
-    easy, hard = request(1), request(2)
-    for _ in range(40):
-        play(budget, easy, 1, kept=1.0, propose=0.2)
-        play(budget, hard, 1, kept=0.0, propose=0.2)
-    assert budget.nodes(easy, 0) >= 4
-    assert play(budget, hard, 8, kept=0.0, propose=0.2).count(0) >= 4
-    budget.release(easy)
-    budget.release(hard)
-    budget.release(hard)
 
 
 @given(st.integers(1, 300))
@@ -523,20 +346,6 @@ def test_one_slow_forward_says_little():
     assert costs.seconds(1) < 3
 
 
-def test_a_single_measured_width_is_enough():
-    assert play(AdaptiveBudget({1: 0.5}), request(), 10, kept=1.0)[-1] >= 1
-
-
-def test_slow_forwards_are_not_held_against_drafting():
-    """A table from a faster hour makes every round look like a loss; a round is
-    compared with itself.
-    """
-    budget = AdaptiveBudget({rows: cost / 3 for rows, cost in FLAT.items()})
-    assert all(play(budget, request(), 30, kept=0.0, propose=0.001)[:3])
-    # a round of thirty, where the table lacks two thirds of each
-    assert budget._balance.lost < 1.0
-
-
 @dataclass
 class Drafted:
     """A drafter in numbers: seconds for each text, each draft token and each token that
@@ -551,16 +360,12 @@ class Drafted:
 
 
 def served(
-    budget: DraftBudget,
-    drafter: Drafted,
-    texts: int,
-    together: int,
-    cost: Mapping[int, float],
+    policy: Policy, drafter: Drafted, texts: int, together: int
 ) -> tuple[float, float]:
     """Texts of 64 tokens, `together` at a time: seconds they take, and the share of the
     rounds that drafted.
     """
-    costs, spent, rounds, drafted = Costs(cost), 0.0, 0, 0
+    costs, spent, rounds, drafted = Costs(policy.cost), 0.0, 0, 0
     prompt, params = [1] * drafter.prompt, SamplingParams(max_tokens=64)
     waiting = [
         Request(1 + one, [*prompt], len(prompt), params, 0) for one in range(texts)
@@ -571,9 +376,7 @@ def served(
         while waiting and len(running) < together:
             running.append(waiting.pop())
             fresh += drafter.prompt - 1
-        asked = [0] * len(running)
-        if not budget.rests(running):
-            asked = [min(budget.nodes(one, len(running) - 1), 8) for one in running]
+        asked = [min(count, 8) for count in policy.nodes(running)]
         unread = [len(one.tokens) - read.get(one.id, 0) for one in running]
         drafting = sum(
             drafter.text + drafter.token * count + drafter.reading * length
@@ -581,27 +384,24 @@ def served(
             if count
         )
         acceptances = [drafter.kept**k for k in range(1, 9)]
-        draft = Draft([tree(acceptances[:count]) for count in asked])
-        if any(asked):
-            draft = budget.trim(draft)
+        draft = policy.trim(Draft([tree(acceptances[:count]) for count in asked]))
         made = [len(tree) for tree in draft.trees]
-        rows = len(running) + sum(made)
-        score, verify = costs.seconds(rows + fresh), 1e-6 * len(running)
-        clock = Clock(propose=drafting, score=score, verify=verify)
-        budget.on_timing(rows, clock, fresh)
+        score = costs.seconds(len(running) + sum(made) + fresh)
+        clock = Clock(propose=drafting, score=score, verify=1e-6 * len(running))
         spent, rounds, drafted = spent + clock.total, rounds + 1, drafted + any(made)
-        for one, count, wanted in zip(list(running), made, asked, strict=True):
+        accepted = []
+        for one, count in zip(running, made, strict=True):
             owed = carry.get(one.id, 0.0) + sum(acceptances[:count])
-            kept = min(int(owed), count)
-            carry[one.id] = owed - kept
+            accepted.append(min(int(owed), count))
+            carry[one.id] = owed - accepted[-1]
+        policy.learn(running, asked, made, accepted, clock, fresh)
+        for one, kept, wanted in zip(list(running), accepted, asked, strict=True):
             one.tokens += [1] * min(1 + kept, one.room)
             if wanted:
                 read[one.id] = len(one.tokens)
-            result = RoundResult(wanted, count, kept, clock.propose, clock.total)
-            budget.learn(one, result)
             if not one.room:
                 running.remove(one)
-                budget.release(one)
+                policy.release(one)
     return spent, drafted / rounds
 
 
@@ -629,12 +429,10 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
     ids=["model", "poor", "long", "copies"],
 )
 def test_drafting_takes_no_longer_in_a_batch(cost, together, drafter):
-    plain = served(FixedBudget(0), drafter, 12 * together, together, cost)[0]
-    # what it takes to find out
-    first = C.loss_budget * Costs(cost).seconds(together)
-    first += 2 * drafter.reading * drafter.prompt
-    budget = AdaptiveBudget(cost)
-    ours = served(budget, drafter, 12 * together, together, cost)[0]
+    plain = served(Policy(cost, FixedBudget(0)), drafter, 12 * together, together)[0]
+    first = BUDGET * Costs(cost).seconds(together)  # what it takes to find out
+    first += 2 * drafter.reading * drafter.prompt * together
+    ours = served(Policy(cost), drafter, 12 * together, together)[0]
     assert ours <= 1.02 * plain + first
 
 
@@ -642,7 +440,7 @@ def test_drafting_takes_no_longer_in_a_batch(cost, together, drafter):
     ("cost", "together", "faster"), [(OWN, 1, 1.3), (LARGE, 1, 2.0), (LARGE, 4, 1.3)]
 )
 def test_rows_to_spare_are_drafted_in(cost, together, faster):
-    plain = served(FixedBudget(0), MODEL, 12 * together, together, cost)[0]
-    spent, share = served(AdaptiveBudget(cost), MODEL, 12 * together, together, cost)
+    plain = served(Policy(cost, FixedBudget(0)), MODEL, 12 * together, together)[0]
+    spent, share = served(Policy(cost), MODEL, 12 * together, together)
     assert plain / spent > faster
     assert share > 0.5

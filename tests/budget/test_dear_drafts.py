@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget, RoundResult
+from foreword.budget import AdaptiveBudget, Costs, FixedBudget
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
+from policy import Policy
 
 TARGET = {1: 0.0365, 2: 0.0365, 4: 0.0446, 8: 0.066, 16: 0.111, 32: 0.212}
 """Seconds of a forward of the target by its rows."""
@@ -21,7 +22,7 @@ SURE[1] = ((0.45, 0.99), (0.3, 0.8), (0.25, 0.45))
 ANSWERS, LENGTH, PROMPT = 12, 96, 60
 
 
-def seconds(budget: DraftBudget, heat: int, slow: float = 0.0) -> list[float]:
+def seconds(policy: Policy, heat: int, slow: float = 0.0) -> list[float]:
     """Return the seconds of each answer after its first round; a share `slow` of the
     rounds takes up to three times as long.
     """
@@ -36,31 +37,29 @@ def seconds(budget: DraftBudget, heat: int, slow: float = 0.0) -> list[float]:
         rounds = []
         while one.room:
             at, reached, chain = one.produced, 1.0, []
-            most = 0 if one.room == 1 or budget.rests([one]) else budget.nodes(one, 0)
+            most = 0 if one.room == 1 else policy.nodes([one])[0]
             forwards = 0
             while len(chain) < most and forwards == len(chain) < 24:
-                if chain and reached <= budget.floors[1]:
+                if chain and reached <= policy.budget.floors[1]:
                     break
                 forwards += 1
                 reached *= text[at + len(chain)]
-                if reached > budget.floors[0]:
+                if reached > policy.budget.floors[0]:
                     chain.append(reached)
             propose = FORWARD * forwards
             if most and not at:
                 propose += READING * PROMPT if answer else FIRST
             made = DraftTree([7] * len(chain), list(range(-1, len(chain) - 1)), chain)
-            (made,) = (budget.trim(Draft([made])) if most else Draft([made])).trees
+            (made,) = policy.trim(Draft([made])).trees
             kept = next((k for k in range(len(made)) if not comes[at + k]), len(made))
             kept = min(kept, one.room - 1)
             stall = 1 + 2 * stalls.random() * (stalls.random() < slow)
             clock = Clock(propose * stall, costs.seconds(1 + len(made)) * stall, 0.002)
-            budget.on_timing(1 + len(made), clock, 0 if at else PROMPT)
-            if most:
-                outcome = RoundResult(most, len(made), kept, propose, clock.total)
-                budget.learn(one, outcome)
+            reading = 0 if at else PROMPT
+            policy.learn([one], [most], [len(made)], [kept], clock, reading)
             one.tokens += [1] * (kept + 1)
             rounds.append(clock.total)
-        budget.release(one)
+        policy.release(one)
         took.append(sum(rounds[1:]))
     return took
 
@@ -71,9 +70,11 @@ def seconds(budget: DraftBudget, heat: int, slow: float = 0.0) -> list[float]:
     ids=["idle", "busy", "loaded", "loaded, busy"],
 )
 def test_a_draft_model_that_agrees_is_used(measured, slow, heat):
-    fixed = [seconds(FixedBudget(count), heat, slow) for count in (0, 1, 2, 3, 5)]
-    budget = AdaptiveBudget(measured)
-    took = seconds(budget, heat, slow)
+    fixed = [
+        seconds(Policy(measured, FixedBudget(count)), heat, slow)
+        for count in (0, 1, 2, 3, 5)
+    ]
+    took = seconds(Policy(measured), heat, slow)
     plain, best = sum(fixed[0][2:]), min(sum(one[2:]) for one in fixed)
     assert best < 0.85 * plain, "drafting pays here"
     assert sum(took[2:]) < 1.05 * best
@@ -85,8 +86,9 @@ def test_the_cost_of_drafting_is_that_of_the_tokens_that_were_made():
     """How many are requested changes slowly, and says little: the chain ends where the
     next token is unlikely.
     """
-    budget = AdaptiveBudget(TARGET)
-    seconds(budget, 0)
-    cost = budget.drafting_cost
+    policy = Policy(TARGET)
+    seconds(policy, 0)
+    assert isinstance(policy.budget, AdaptiveBudget)
+    cost = policy.budget.drafting_cost
     assert cost.seconds(0) < 0.2 * FORWARD
     assert cost.each == pytest.approx(FORWARD, rel=0.1)

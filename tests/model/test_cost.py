@@ -9,7 +9,8 @@ from operator import attrgetter
 import pytest
 
 from foreword.model import Mode, Model, measure
-from foreword.model.cost import NEAR, POINTS, Cost, Point, _fitted, known, measured
+from foreword.model.cost import NEAR, POINTS, Cost, Point, known
+from foreword.model.cost_table import fitted, measured
 from foreword_lab.bench.timed import timed
 from tiny_models import build
 
@@ -67,13 +68,13 @@ def test_a_table_of_forwards_names_what_they_are_made_of():
 
     noise = (1.0, 1.5, 1.2)  # other programs: nothing is faster than alone
     times = {one: [seconds(one) * more for more in noise] for one in POINTS}
-    cost = _fitted(times, 128, 1024)
+    cost = fitted(times, 128, 1024)
     assert cost.per_token == pytest.approx(1e-6)
     assert cost.per_token_and_row == pytest.approx(1e-8)
     assert cost.per_sequence == pytest.approx(2e-4, rel=0.01)
     alone = Cost({1: 1.0}, context=100, per_sequence=0.5)
     assert alone(0, 4, 100) == 1.0 + 3 * 0.5
-    few = _fitted({Point(1): [1.0]}, 128, 0)
+    few = fitted({Point(1): [1.0]}, 128, 0)
     assert (few.per_token, few.per_sequence) == (0.0, 0.0)
 
 

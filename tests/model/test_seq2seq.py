@@ -16,7 +16,7 @@ from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ContextExceeded
 from foreword.model import Model
-from foreword.model.cost import measured
+from foreword.model.cost_table import measured
 from foreword.model.loading.config import read_config
 from foreword.native.forward import reason as library_reason
 from generating import greedy

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foreword import LLM, Recording
-from foreword.engine.arms import Arms
+from foreword.engine.choosing import Chooser
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import what_if
 from foreword.prompts import load
@@ -73,13 +73,14 @@ def test_what_was_measured_is_where_auto_begins(llm, prompts):
     found = speeds(choose(llm, prompts, search))
     assert set(found) == {"ngram", "lm"}
     with LLM(method="auto(lm, ngram)") as other:
-        arms = other.engine.default
-        assert isinstance(arms, Arms)
-        choice = arms._new_choice(((True, True), 1))
-        assert choice.pace(0) == pytest.approx(found["lm"])
-        assert choice.pace(1) == pytest.approx(found["ngram"])
-        unmeasured = arms._new_choice(((False, True), 1))
-        assert unmeasured.pace(0) == 1.0
+        chooser = other.engine.default
+        assert isinstance(chooser, Chooser)
+        choice = chooser._choices.of(((True, True), 1))
+        assert all(price.known for price in choice.prices)
+        faster = choice.speed([choice.begin()], 0)
+        assert faster == pytest.approx(found["lm"], rel=0.5)
+        unmeasured = chooser._choices.of(((False, True), 1))
+        assert not any(price.known for price in unmeasured.prices)
 
 
 @pytest.mark.slow

@@ -127,37 +127,6 @@ def test_one_stall_in_drafting_is_forgotten_soon() -> None:
 
 # thousands of rounds: checks of types would take most of the time
 @pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-def test_drafting_resumes_after_a_stall() -> None:
-    """A minute in which the process stood still in the middle of drafting, while rounds
-    take hundredths of a second.
-    """
-    budget = measured()
-    round_(budget, 60.0)
-    asked = [round_(budget, 0.001) for _ in range(6_000)]
-    assert any(asked[:5_000])
-    assert sum(map(bool, asked[-100:])) > 90
-
-
-def test_losses_of_filtered_requests_do_not_count_for_others() -> None:
-    """There they take many times as long."""
-    budget = AdaptiveBudget(TABLE)
-    filtered = Request(1, [1, 2, 3], 3, SamplingParams(top_p=0.9), seed=0)
-
-    def asked_for(one: Request) -> int:
-        asked = budget.nodes(one, 0)
-        clock = Clock(0.2 if asked else 0.0, 0.012, 0.0001, 0.0001)
-        budget.on_timing(1 + asked, clock)
-        budget.learn(one, RoundResult(asked, asked, 0, clock.propose, clock.total))
-        return asked
-
-    for _ in range(200):
-        asked_for(filtered)
-    assert not asked_for(Request(2, [1], 1, SamplingParams(top_p=0.9), seed=0))
-    for one, params in ((3, SamplingParams()), (4, SamplingParams(temperature=0))):
-        assert asked_for(Request(one, [1], 1, params, seed=0))
-
-
 def test_noisy_clocks_keep_costs_of_unused_budgets() -> None:
     table, rng = costs(), Random(0)
     for _ in range(3000):

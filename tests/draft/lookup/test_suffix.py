@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foreword.draft.acceptance import AcceptanceEstimate
 from foreword.draft.base import Drafter
 from foreword.draft.lookup.suffix import AnswerStore, SuffixDrafter
 from foreword.draft.lookup.suffix_index import GAP, SIZES, SuffixIndex
@@ -21,7 +22,6 @@ from foreword.draft.lookup.suffix_votes import (
     votes,
 )
 from foreword.errors import InvalidRequest, VocabularyMismatch
-from foreword.estimators import AcceptanceEstimate
 from foreword.native import suffix
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import (

@@ -19,7 +19,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Mode, Model, Read
-from foreword.model.cost import measured
+from foreword.model.cost_table import measured
 from foreword.model.executors.native import recurrent
 from foreword.model.executors.native.build import refused
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory

@@ -191,11 +191,11 @@ def check_drain(router: Any) -> None:
     """Ctrl-C, which reaches all processes of a terminal, lets an answer end; a second
     one cuts what still runs. Then the replicas end, then the router.
     """
-    body = {"prompt": "Go on.", "ignore_eos": True, "stream": True}
+    body = {"prompt": "Go on.", "ignore_eos": True, "stream": True, "temperature": 2}
     pids = [router.pid(name) for name in ("0", "1")]
     path = "/v1/completions"
     with (
-        router.http.stream("POST", path, json={**body, "max_tokens": 90}) as answer,
+        router.http.stream("POST", path, json={**body, "max_tokens": 200}) as answer,
         router.http.stream(
             "POST", path, json={**body, "max_tokens": 900, "n": 16}
         ) as longer,

@@ -1,12 +1,12 @@
-"""Online estimators with exponential forgetting: acceptance probability, calibration,
-linear cost, and the share of a round that reads prompts.
+"""Online estimators with exponential forgetting: calibration, linear cost, and the
+share of a round that reads prompts.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -71,38 +71,12 @@ def shrunk(part: float, whole: float, prior: float, weight: float) -> float:
     return (part + weight * prior) / (whole + weight)
 
 
-STEADINESS = 4.0
-"""Outcomes. Weight of the prior."""
 BELIEF = 0.5
 """Draft tokens always counted as expected and accepted, so that the ratio returns to 1
 without new evidence.
 """
 MEMORY = 0.99
 """Decay per outcome: an effective window of about 100."""
-
-
-class AcceptanceEstimate:
-    """Acceptance probability per kind of draft token, as the mean of a Beta posterior
-    with decay.
-    """
-
-    __slots__ = ("_accepted", "_tried")
-
-    def __init__(self) -> None:
-        self._accepted: dict[Hashable, float] = {}
-        self._tried: dict[Hashable, float] = {}
-
-    def probability(self, kind: Hashable, prior: float) -> float:
-        """Return the acceptance probability of this kind, in (0, 1); `prior` is its
-        value without outcomes.
-        """
-        accepted = self._accepted.get(kind, 0.0)
-        return shrunk(accepted, self._tried.get(kind, 0.0), prior, STEADINESS)
-
-    def learn(self, kind: Hashable, accepted: bool) -> None:
-        """Record whether a draft token of this kind was accepted."""
-        self._accepted[kind] = MEMORY * self._accepted.get(kind, 0.0) + accepted
-        self._tried[kind] = MEMORY * self._tried.get(kind, 0.0) + 1
 
 
 class CalibrationRatio:

@@ -28,6 +28,22 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 tools/gguf-split).
 """
 
+SETTINGS, SETTINGS_VARIABLE = "foreword.toml", "FOREWORD_TOML"
+"""Name of the file of settings (settings_file.py), and the environment variable that
+names another one; empty = none.
+"""
+
+
+def settings_path() -> Path | None:
+    """Return the file of settings of this working directory, or the one that the
+    environment names; None if there is none.
+    """
+    name = os.environ.get(SETTINGS_VARIABLE)
+    if name is not None:
+        return Path(name) if name else None
+    file = Path(SETTINGS)
+    return file if file.is_file() else None
+
 
 @contextmanager
 def room(path: Path) -> Iterator[None]:

@@ -31,6 +31,8 @@ class Method:
     """`draft=` is required."""
     seq2seq: bool = False
     """It can draft for an encoder-decoder."""
+    joins: bool = False
+    """It has other methods as members."""
     found: str = ""
     """Function, "module:function", that says whether a target's own checkpoint brings
     what the method needs. Then it is the default without a draft model.
@@ -155,10 +157,12 @@ OWN_METHODS: dict[str, Method] = {
         "foreword.draft.ensemble.auto:AutoDrafter",
         takes=MODEL,
         seq2seq=True,
+        joins=True,
     ),
     "cascade": Method(
         "several methods in turn, the next where the one before is not confident",
         "foreword.draft.ensemble.cascade:CascadeDrafter",
+        joins=True,
     ),
 }
 """Foreword's methods. No other place outside a method's own files names one."""
@@ -175,8 +179,6 @@ AUTO = "auto"
 """The method that chooses among others."""
 LOOKUPS = (DEFAULT_METHOD, "suffix")
 """Methods that `auto` always chooses among: they need no model."""
-BESIDE_DRAFT = (f"cascade({', '.join(DEFAULT_MEMBERS)})",)
-"""Methods that `auto` adds where there is a draft model."""
 SHARED_TOKENS = "tli"
 """Method for a draft model of another vocabulary, by the tokens that both have."""
 SHARED_TEXT = "slem"

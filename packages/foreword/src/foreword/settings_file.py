@@ -4,7 +4,6 @@ the server where the caller says nothing.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from foreword.errors import InvalidRequest
+from foreword.files import settings_path
 
-NAME = "foreword.toml"
-VARIABLE = "FOREWORD_TOML"
-"""Environment variable that names another file; empty = none."""
 BUNDLED = "bundled"
 """Name of the bundled target in the file."""
 TABLE = "drafting"
@@ -64,24 +61,13 @@ def _line(item: tuple[str, str | int]) -> str:
     return f'{name} = "{escaped}"'
 
 
-def place() -> Path | None:
-    """Return the file of this working directory, or the one that the environment names;
-    None if there is none.
-    """
-    name = os.environ.get(VARIABLE)
-    if name is not None:
-        return Path(name) if name else None
-    file = Path(NAME)
-    return file if file.is_file() else None
-
-
 def settings_for(target: object) -> dict[str, Any]:
     """Return the settings that the file has for a target: a folder or hub id, None for
     the bundled one; empty if the file is absent or about another target.
 
     Raises InvalidRequest if the file is damaged.
     """
-    file = place()
+    file = settings_path()
     if file is None or not isinstance(target, str | Path | None):
         return {}
     content = read(file)

@@ -19,9 +19,10 @@ from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.cli.common.tables import WIDE, Column, Table, figure, figure_column, share
 from foreword.errors import InvalidRequest, VocabularyMismatch
+from foreword.files import SETTINGS
 from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, HEAD, MODEL
-from foreword.settings_file import BUNDLED, NAME, DraftingFile
+from foreword.settings_file import BUNDLED, DraftingFile
 from foreword_lab.commands import bench_options
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def method(
     max_tokens: MaxTokens = 64,
     temperature: options.Temperature = 0.0,
     seed: Seed = 0,
-    out: Out = Path(NAME),
+    out: Out = Path(SETTINGS),
     report: ReportFile = None,
     loading: ModelOptions,
     as_json: options.AsJson = False,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +15,8 @@ from foreword.api.llm import LLM
 from foreword.api.session import Session
 from foreword.budget import AdaptiveBudget, Costs
 from foreword.budget.kept import kind_name
-from foreword.engine.speculator import kept_speeds
+from foreword.budget.known import DEPTHS
+from foreword.engine.speculator import kept_states
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import Outcome, candidates, what_if
 from foreword.model import measure
@@ -342,16 +343,33 @@ def _why(
 
 
 def keep_speeds(session: Session, chosen: Chosen) -> None:
-    """Keep the best speed of each method, measured or predicted, for requests that are
-    sampled like these.
+    """Keep what was measured or predicted of each method, for requests that are sampled
+    like these.
     """
     target = session.target
-    store = kept_speeds(target)
+    store = kept_states(target)
     params = SamplingParams(temperature=chosen.temperature)
     sort = params.greedy, params.plain
     kind = kind_name(DEFAULT_RULE, AdaptiveBudget.__name__, sort, bits=1)
-    for method, speed in speeds(chosen).items():
-        store.record(kind, session.label(method), speed, chosen.prompts)
+    best = speeds(chosen)
+    for row in chosen.predictions:
+        method = row.arm.method
+        if method in best and row.arm.rule == DEFAULT_RULE:
+            state = _state(row, best.pop(method))
+            store.record(kind, session.label(method), state, chosen.prompts)
+
+
+def _state(row: Prediction, speed: float) -> list[float]:
+    """Return what a choice should know of a method (`Choice.state`): a round with so
+    many draft tokens takes what it must for this speed.
+    """
+    spent = row.tokens_per_pass / speed
+    reached = [1.0, *row.by_depth]
+    rates = [
+        after / before if before else 0.0 for before, after in pairwise(reached)
+    ] or [0.0]
+    rates += [rates[-1]] * (DEPTHS - len(rates))
+    return [0.0, max(spent - 1.0, 0.0) / max(len(row.by_depth), 1), *rates[:DEPTHS]]
 
 
 def speeds(chosen: Chosen) -> dict[str, float]:

@@ -32,11 +32,11 @@ from foreword.engine.speculator_cache import (
     source_of,
 )
 from foreword.errors import InvalidRequest
+from foreword.files import settings_path
 from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, adapted, check_given
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
 from foreword.registry import DEFAULT_RULE, MODEL
-from foreword.settings_file import settings_for
 from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
 from foreword.types.speech import LONGEST
 
@@ -48,11 +48,12 @@ if TYPE_CHECKING:
 def drafted_by(
     target: object, draft: Sources, **named: Any
 ) -> tuple[Sources, DraftingOptions, bool]:
-    """Return the draft, the options of drafting, and whether a method is named: by the
-    caller, or where the caller names nothing, by `foreword.toml`.
-    """
+    """Return the draft, the options of drafting, and whether a method is named."""
     settings: dict[str, Any] = {}
-    if draft is None and all(value is None for value in named.values()):
+    # `foreword.toml` counts where the caller names nothing
+    if settings_path() and [draft, *named.values()].count(None) > len(named):
+        from foreword.settings_file import settings_for
+
         settings = settings_for(target)
         draft = settings.pop("draft", None)
     options = DraftingOptions(**named | settings)

@@ -5,15 +5,13 @@ the fixed budget.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget.costs import Costs
-from foreword.budget.kept import KeptPace
 from foreword.errors import InvalidRequest
 from foreword.types import Clock, Draft, Request
 
@@ -66,19 +64,9 @@ class DraftBudget(ABC):
         return self
 
     @property
-    def shared_costs(self) -> Costs | None:
-        """Seconds of a forward by its rows, if the policy learns them."""
-        return None
-
-    @property
     def label(self) -> str:
         """Return the policy in a word, for what is kept about it."""
         return type(self).__name__
-
-    def recall(self, kept: KeptPace) -> None:  # noqa: B027 - a hook, empty by default
-        """Begin with what earlier processes have kept of this method, and keep what
-        this one learns.
-        """
 
     @property
     def never(self) -> bool:
@@ -96,13 +84,6 @@ class DraftBudget(ABC):
     def pace(self) -> float:
         """Tokens per second of each request; 0 if the policy ignores time."""
         return 0.0
-
-    def rests(self, requests: Sequence[Request]) -> bool:
-        """Return whether a round of these requests gets no draft tokens, by what is
-        known from the last one; `nodes` is not called then.
-        """
-        del requests
-        return False
 
     @abstractmethod
     def nodes(self, request: Request, others: int) -> int:

@@ -1,273 +1,304 @@
-"""CHOOSE: which of several arms (a method with its budget, or plain decoding) takes the
-least time per token, by what each one gained in rounds of its own or on the same text.
+"""CHOOSE: which of several methods, or plain decoding, writes the next rounds, by what
+each would gain on the text that is being written.
 
-Knows numbers alone: no models, no drafters and no clock.
+Knows numbers alone: no models, no drafters and no clock. Times are in rounds of plain
+decoding of the same batch, so that a slow hour slows both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from foreword.estimators import DECAY, OUTLIER, finite, shrunk
+from foreword.budget.known import (
+    DEPTHS,
+    LOOKED,
+    LOOKED_ON_ALL,
+    MODELS,
+    Agreement,
+    Guard,
+    OnText,
+    Price,
+)
+from foreword.estimators import OUTLIER, finite
 
-MEMORY = 0.995
-"""Weight of the past in an arm's speed, per round: some 200 rounds, several answers."""
-STEADY = 32.0
-"""Tokens. Weight of an arm's mean on all texts in its speed on one text."""
-SPAN = 8
-"""Rounds between decisions, and the rounds of one trial."""
-LEAD = 1.25
-"""Times the speed of the arm in use that another must reach to replace it within a
-text: speeds on one text are uncertain, and a switch makes the other drafter catch up.
+UNPRICED = 4
+"""Draft tokens of a method whose rounds were not timed."""
+EVERY, IDLE = 4, 16
+"""Rounds between decisions, and where plain decoding goes on."""
+HORIZON = 64
+"""Tokens over which a switch must pay for what the other drafter has to read."""
+LEAD = 0.05
+"""Share of the time of HORIZON tokens that a switch must save besides."""
+RETRY, LONGEST = 16, 512
+"""Rounds after which a method that was not used is tried again, since few rounds may
+have misjudged it, and the load of the machine changes; each time twice as many.
 """
-SHARE = 0.005
-"""Share of the time that trials of slower arms may lose."""
-START = 8.0
-"""Rounds of plain decoding that trials may lose at once, before any are saved up."""
-UNTRIED = 0.5
-"""Share of a trial's time that is expected to be lost by an arm never tried."""
-RECALLED = 32.0
-"""Rounds of plain decoding. Weight of a speed that was measured before this process."""
-RETRY = 64
-"""Rounds without an arm after which it may be tried again."""
+TRIAL = 3
+"""Rounds of such a try; the first one also reads what others wrote."""
 
 
-@dataclass(slots=True)
-class Speed:
-    """Tokens written, and their time in rounds of plain decoding, with decay."""
+@dataclass(slots=True, eq=False)
+class Text:
+    """What a choice knows of one text."""
 
-    tokens: float = 0.0
-    spent: float = 0.0
-    rounds: int = 0
-    """Rounds seen, without decay."""
-
-    def add(self, tokens: float, spent: float, memory: float = MEMORY) -> None:
-        """Record a round."""
-        if not finite(tokens, spent):
-            return
-        self.tokens = memory * self.tokens + tokens
-        self.spent = memory * self.spent + spent
-        self.rounds += 1
-
-    @property
-    def pace(self) -> float:
-        """Tokens in the time of one round of plain decoding; 1 before any round."""
-        return self.tokens / self.spent if self.spent else 1.0
+    by_method: list[OnText]
+    method: int = -1
+    """The method in use; -1 before any."""
 
 
-@dataclass(slots=True)
-class OnText:
-    """How one arm does on one text, against its mean on all texts."""
-
-    tokens: float = 0.0
-    expected: float = 0.0
-    """Tokens that the arm would have written at its mean speed."""
-
-    def add(self, tokens: float, expected: float) -> None:
-        """Record a round on this text."""
-        self.tokens = DECAY * self.tokens + tokens
-        self.expected = DECAY * self.expected + expected
-
-    @property
-    def ratio(self) -> float:
-        """Speed on this text over the mean speed, shrunk toward 1."""
-        return shrunk(self.tokens, self.expected, 1.0, STEADY)
+Sort = tuple[bool, bool]
+"""(greedy, plain)."""
+Kind = tuple[Sort, int]
+"""The sort of a request, and the bits of the number of requests in its rounds."""
+Speeds = dict[int, float]
+"""By method: tokens in the time of one round of plain decoding."""
 
 
-Ratios = Sequence[Sequence[float]]
-"""By sequence, by arm: `OnText.ratio`."""
-
-
-@dataclass(slots=True)
 class Choice:
-    """Which arm requests of one kind use: the one that leads, followed with hysteresis.
+    """Which method requests of one kind use: the one that should write the most tokens
+    in the time of a plain round, on these texts, followed with hysteresis.
 
-    Feedback is full where it is free (HedgeSpec, arXiv 2510.20064, section 4): an arm
-    that looks up its draft tokens is scored on the text that another arm wrote. The
-    loss is time per token, and losses decay, so that the weights of Hedge are decided
-    after a few rounds and following the leader does the same. Arms that
-    need a forward of their own are tried instead, for SPAN rounds, within a share of
-    the time.
+    The acceptance of each method is known on all texts and on this one, from its own
+    rounds and from reading what another one wrote: feedback is full, as in HedgeSpec
+    (arXiv 2510.20064, section 4). The loss is time, so a method is priced at its best
+    length: the most of (1 + tokens accepted) / (rounds that the round takes).
     """
 
-    arms: int
-    plain: int
-    """The arm that decodes without draft tokens: its speed is 1."""
-    speeds: list[Speed] = field(init=False)
-    """By arm, of rounds in which it was in use."""
-    scored: list[Speed] = field(init=False)
-    """By arm, of rounds that another arm wrote and that it was scored on."""
-    reread: list[Speed] = field(init=False)
-    """By arm with a draft model that read what others wrote: tokens, and the time that
-    chains of its draft tokens would have taken."""
-    drafting: list[Speed] = field(init=False)
-    """By arm: draft tokens of its rounds, and the time of drafting them."""
-    current: int = 0
-    spare: float = START
-    """Rounds of plain decoding that trials may lose now."""
-    left: int = SPAN
-    """Rounds until the next decision."""
-    trial: bool = False
-    """Whether the arm in use is being tried."""
-    rounds: int = 0
-    """Rounds so far."""
-    used: list[int] = field(init=False)
-    """By arm: the last round that used it."""
-    is_new: bool = False
-    """Whether a text has begun since the last decision."""
-    by_text: bool = False
-    """Whether the arm in use does better on this text than the best one in the mean.
-
-    Its rounds then say nothing about other texts.
-    """
-
-    def __post_init__(self) -> None:
-        self.speeds = [Speed() for _ in range(self.arms)]
-        self.scored = [Speed() for _ in range(self.arms)]
-        self.reread = [Speed() for _ in range(self.arms)]
-        self.drafting = [Speed() for _ in range(self.arms)]
-        self.used = [0] * self.arms
+    def __init__(self, methods: int) -> None:
+        """`methods`: how many there are besides plain decoding, which is the last."""
+        self.plain = methods
+        self.agreement = [Agreement() for _ in range(methods)]
+        self.prices = [Price() for _ in range(methods)]
+        self.guard = Guard()
+        self.row = 0.0
+        """Rounds of plain decoding that one more row of the target takes."""
+        self.length = 0.0
+        """Mean tokens of an answer; 0 before any ended."""
+        self.current = methods
+        self.speeds: Speeds = {}
+        """Speeds of the last decision."""
+        self._left = 0
+        """Rounds until the next decision."""
+        self._rounds = 0
+        self._used = [0] * methods
+        """By method: the last round that used it."""
+        self._retry = [RETRY] * methods
+        """By method: rounds without it before the next try."""
 
     def start_from(self, other: Choice) -> None:
-        """Begin with what requests of another kind have shown, as if in SPAN rounds."""
-        self.current = other.best([])
-        for ours, theirs in ((self.speeds, other.speeds), (self.scored, other.scored)):
-            for speed, known in zip(ours, theirs, strict=True):
-                share = min(1.0, SPAN / known.spent) if known.spent else 0.0
-                speed.tokens = share * known.tokens
-                speed.spent = share * known.spent
-                speed.rounds = known.rounds
-        self.spare = other.spare
+        """Begin with what requests of another kind have shown."""
+        for mine, known in zip(self.agreement, other.agreement, strict=True):
+            mine.recall(known.rates)
+        self.length = other.length
 
-    def recall(self, paces: Sequence[float | None]) -> None:
-        """Begin with these speeds, of earlier processes; None = not known."""
-        for speed, pace in zip(self.speeds, paces, strict=False):
-            if pace is not None:
-                speed.tokens, speed.spent = pace * RECALLED, RECALLED
-                speed.rounds = SPAN
-        self.current = self.best([])
-        # trials are saved up first: what they could find is known
-        self.spare = UNTRIED * SPAN * paces.count(None)
+    def state(self, method: int) -> list[float]:
+        """Return what later processes should know of a method: what its rounds take
+        beyond plain ones, at first and by draft token, and its acceptance by depth.
+        Empty where it was not used.
+        """
+        line = self.prices[method].line
+        if not line.weight:
+            return []
+        return [line.start, line.each, *self.agreement[method].rates]
 
-    def pass_plain(self) -> None:
-        """Record a round of plain decoding."""
-        self.rounds += 1
-        self.left -= 1
-        self.speeds[self.plain].rounds += 1
-        self.used[self.plain] = self.rounds
-        if self.trial and self.current == self.plain:
-            fastest = self.pace(self.best([]))
-            self.spare -= max(1 - 1 / fastest, 0.0)
-        else:
-            self.spare = min(self.spare + SHARE, 2 * START)
+    def recall(self, method: int, state: Sequence[float]) -> None:
+        """Begin with the `state` of a method in an earlier process, if it is one."""
+        if len(state) != 2 + DEPTHS:
+            return
+        start, each, *rates = state
+        line = self.prices[method].line
+        for depth in (1, DEPTHS):
+            line.learn(depth, start + each * depth)
+        self.prices[method].is_warm = False
+        self.agreement[method].recall(rates)
+
+    # ---- texts
+
+    def begin(self) -> Text:
+        """Return the record of a new text."""
+        self._left = 0
+        return Text([OnText(gain=price.gain) for price in self.prices])
+
+    def end(self, tokens: int) -> None:
+        """Record the length of an answer that has ended."""
+        self.length += 0.1 * (tokens - self.length) if self.length else tokens
+
+    def saw(self, text: Text, method: int, depth: int, accepted: int) -> None:
+        """Record a draft of a method on a text: its own, or one that was only read."""
+        if not depth:
+            return
+        agreement = self.agreement[method]
+        text.by_method[method].add(depth, accepted, agreement.rates)
+        agreement.add(depth, accepted)
+
+    def looked(self, text: Text, method: int, gain: float) -> None:
+        """Record what a draft that was looked up should gain."""
+        for known, weight in (
+            (text.by_method[method], LOOKED),
+            (self.prices[method], LOOKED_ON_ALL),
+        ):
+            known.gain += weight * (gain - known.gain)
+
+    def reconsider(self) -> None:
+        """Decide anew in the next round: something was read."""
+        self._left = 0
+
+    # ---- predict
+
+    def reached(self, text: Text, method: int) -> Iterator[float]:
+        """Yield, by depth, the probability that a draft on this text is accepted so
+        far.
+        """
+        odds = text.by_method[method].odds()
+        reached = 1.0
+        for rate in self.agreement[method].rates:
+            reached *= rate * odds / (1 - rate + rate * odds)
+            yield reached
+
+    def expected(self, text: Text, method: int, depth: int) -> float:
+        """Return the tokens of a draft of this depth that are expected to be
+        accepted.
+        """
+        total, reached = 0.0, 1.0
+        for at, reached in enumerate(self.reached(text, method)):
+            if at == depth:
+                return total
+            total += reached
+        return total + reached * (depth - DEPTHS)
+
+    def speed(self, texts: Sequence[Text], method: int) -> float:
+        """Return the tokens that a method should write in the time of a plain round, at
+        its best length, over plain decoding of the same texts.
+        """
+        return 1.0 if method == self.plain else self._best(texts, method)[0]
+
+    def nodes(self, text: Text, method: int) -> int:
+        """Return the draft tokens with which a method should write this text fastest;
+        few before any was timed, so that a dear drafter costs little.
+        """
+        most = DEPTHS if self.prices[method].known else UNPRICED
+        return min(self._best([text], method)[1], most)
+
+    def _best(self, texts: Sequence[Text], method: int) -> tuple[float, int]:
+        price, share = self.prices[method], self.agreement[method].calibration
+        best, length = 0.0, 1
+        earned = 0.0
+        steps = zip(*(self.reached(text, method) for text in texts), strict=True)
+        for depth, reached in enumerate(steps, 1):
+            earned += share * sum(reached) / len(texts)
+            speed = (1.0 + earned) / price.spent(depth, self.row)
+            if speed > best:
+                best, length = speed, depth
+        return best, length
+
+    # ---- choose
+
+    @property
+    def settled(self) -> bool:
+        """Whether the method stays as it is in the next round."""
+        stopped = self.guard.stops_models and self.current != self.plain
+        return self._left > 0 and not stopped
+
+    def decide(
+        self,
+        texts: Sequence[Text],
+        unread: Callable[[int], int],
+        out: Collection[int] = (),
+    ) -> int:
+        """Return the method of the next rounds of these texts, none of `out`: those
+        cannot draft now. `unread(method)`: tokens that its drafter has to read first.
+        """
+        if self.settled and self.current not in out:
+            return self.current
+        self._left = EVERY
+        methods = [one for one in range(self.plain) if one not in out]
+        if self.guard.stops_models or not methods:
+            self.current = self.plain
+            return self.plain
+        self.speeds = {one: self.speed(texts, one) for one in methods}
+        self.speeds[self.plain] = 1.0
+        if self.current not in self.speeds:
+            self.current = self.plain
+        trial = self._to_try(methods, unread)
+        if trial is not None:
+            self._left, self.current = TRIAL, trial
+            return trial
+        self.current = min(self.speeds, key=lambda one: self._rounds_of(one, unread))
+        if self.current == self.plain:
+            self._left = IDLE
+        return self.current
+
+    def _rounds_of(self, method: int, unread: Callable[[int], int]) -> float:
+        """Return the rounds that the next tokens take with a method, what its drafter
+        has to read first included.
+        """
+        tokens = min(self.length or HORIZON, HORIZON)
+        rounds = tokens / max(self.speeds[method], 1e-3)
+        if method != self.current:
+            rounds *= 1 + LEAD
+        if method != self.plain:
+            rounds += self.prices[method].reading * unread(method)
+        return rounds
+
+    def _to_try(
+        self, methods: Sequence[int], unread: Callable[[int], int]
+    ) -> int | None:
+        """Return a method that was not used for long, if a try may lose its time."""
+        best = max(self.speeds.values())
+        for method in methods:
+            idle = self._rounds - self._used[method]
+            if method == self.current or idle < self._retry[method]:
+                continue
+            loss = TRIAL * max(1.0 - self.speeds[method] / best, 0.1)
+            loss += self.prices[method].reading * unread(method)
+            if max(self.guard.lost, 0.0) + loss <= MODELS:
+                self._retry[method] = min(2 * self._retry[method], LONGEST)
+                return method
+        return None
+
+    def gain(self, expected: float, rows: int, texts: int) -> float:
+        """Return what a draft that was looked up for one of so many texts gains over
+        the method in use, in tokens of a text: `expected` of its `rows` should be
+        accepted.
+        """
+        speed = self.speeds.get(self.current, 1.0)
+        return expected - speed * rows * self.row * texts - (speed - 1.0)
+
+    # ---- learn
+
+    def is_turn(self, every: int) -> bool:
+        """Whether one round in so many is over."""
+        return self._rounds % every == 0
+
+    def pass_plain(self, rounds: int = 1) -> None:
+        """Record rounds of plain decoding."""
+        self._count(rounds)
+        self.guard.allow(rounds)
 
     def learn(
-        self, arm: int, tokens: float, spent: float, *, catches_up: bool = False
+        self, method: int, tokens: float, depth: int, spent: float, unread: int
     ) -> None:
-        """Record a round of an arm: `tokens` per sequence, in the time of `spent`
-        rounds of plain decoding.
-
-        One in which the drafter `catches_up` with what another arm wrote says nothing
-        about its speed.
+        """Record a round of a method: `tokens` per text, in the time of `spent` plain
+        rounds, the drafter having read `unread` tokens before.
         """
         if not finite(tokens, spent):
             return
-        self.rounds += 1
-        self.left -= 1
-        speed = self.speeds[arm]
-        if speed.rounds >= SPAN:
-            # one stall of the machine says nothing about an arm
-            mean = speed.spent / min(speed.rounds, 1 / (1 - MEMORY))
-            spent = min(spent, OUTLIER * max(mean, 1.0))
-        if not (self.by_text or catches_up):
-            speed.add(tokens, spent)
-        self.used[arm] = self.rounds
-        if self.trial and arm == self.current:
-            fastest = self.pace(self.best([], out=[arm]))
-            self.spare -= max(spent - tokens / fastest, 0.0)
-        else:
-            self.spare = min(self.spare + SHARE * spent, 2 * START)
+        price = self.prices[method]
+        if price.known and not unread:
+            spent = min(spent, OUTLIER * max(price.spent(depth), 1.0))
+        first = not price.is_warm
+        price.learn(depth, spent, unread)
+        self.guard.charge((0.0 if first else spent) - tokens)
+        if not (first or unread):
+            self.guard.record(tokens / spent)
+        self._used[method] = self._rounds
+        self._count(1)
 
-    def begin_text(self) -> None:
-        """Choose anew for a new text, unless an arm is being tried."""
-        if not self.trial:
-            self.left = 0
-            self.is_new = True
+    def charge(self, spent: float) -> None:
+        """Record time that reading took, in plain rounds."""
+        self.guard.charge(spent)
 
-    def pace(self, arm: int) -> float:
-        """Return the mean speed of an arm over plain decoding."""
-        if arm == self.plain:
-            return 1.0
-        own = self.speeds[arm]
-        return (own if own.rounds >= SPAN else self.scored[arm]).pace
-
-    def known(self, arm: int) -> bool:
-        """Whether the speed of an arm was measured in enough rounds."""
-        return arm == self.plain or self._evidence(arm) >= SPAN
-
-    def _evidence(self, arm: int) -> int:
-        """Return the rounds that tell the speed of an arm."""
-        return max(self.speeds[arm].rounds, self.scored[arm].rounds)
-
-    def best(self, ratios: Ratios, out: Collection[int] = ()) -> int:
-        """Return the fastest known arm for sequences of these ratios together that is
-        not `out`; the first one while none is known.
-        """
-        arms = [arm for arm in range(self.arms) if arm not in out]
-        known = [arm for arm in arms if self.known(arm)]
-        if known == [self.plain]:
-            return arms[0]
-        return min(known, key=lambda arm: self.seconds(arm, ratios))
-
-    def seconds(self, arm: int, ratios: Ratios) -> float:
-        """Return the time per token of an arm, in rounds of plain decoding, summed over
-        sequences of these ratios.
-        """
-        pace = self.pace(arm)
-        if not ratios or arm == self.plain:
-            return max(len(ratios), 1) / pace
-        return sum(1.0 / (pace * ratio[arm]) for ratio in ratios)
-
-    def decide(self, ratios: Callable[[], Ratios], out: Collection[int] = ()) -> int:
-        """Return the arm of the next rounds, none of `out`: those cannot draft now."""
-        if self.left > 0 and self.current not in out:
-            return self.current
-        keeps = not (self.trial or self.is_new or self.current in out)
-        self.left = SPAN
-        self.trial = self.is_new = False
-        untried = self._to_try(out)
-        if untried is not None:
-            self.trial, self.by_text = True, False
-            self.current = untried
-            return untried
-        if not keeps:
-            self.current = self.best([], out)
-            self.by_text = False
-        now = ratios()
-        best = self.best(now, out)
-        if self.seconds(best, now) * LEAD < self.seconds(self.current, now):
-            self.current = best
-            self.by_text = True
-        return self.current
-
-    def _to_try(self, out: Collection[int]) -> int | None:
-        """Return an arm to try now, if trials may lose the time that it takes.
-
-        Plain decoding is one of them: its rounds show what the others are measured by.
-        """
-        arms = [arm for arm in range(self.arms) if arm not in out]
-        for arm in arms:
-            if not self.known(arm):
-                return arm if self.spare >= UNTRIED * SPAN else None
-        leader = self.pace(self.best([], out))
-        loss = {
-            arm: SPAN * max(1 - self.pace(arm) / leader, 0.0)
-            for arm in arms
-            if self.rounds - self.used[arm] >= RETRY
-        }
-        if not loss:
-            return None
-        # what is little known and costs little comes first
-        arm = min(loss, key=lambda arm: loss[arm] * self._evidence(arm))
-        return arm if self.spare >= loss[arm] else None
+    def _count(self, rounds: int) -> None:
+        self._rounds += rounds
+        self._left -= rounds

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from foreword.draft.base import Drafter
-from foreword.draft.ensemble.joint import JointDrafter
 from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import MethodName, parsed, spelled
 from foreword.model.loading.hub import kinds
 from foreword.registry import (
     AUTO,
-    BESIDE_DRAFT,
     DEFAULT_MEMBERS,
     DEFAULT_METHOD,
     DEFAULT_WITH_DRAFT,
@@ -24,6 +23,9 @@ from foreword.registry import (
     OTHER_HEADS,
     OWN_METHODS,
 )
+
+if TYPE_CHECKING:
+    from foreword.draft.ensemble.joint import JointDrafter
 
 __all__ = [
     "METHODS",
@@ -48,15 +50,14 @@ def method(name: str) -> type[Drafter] | MethodSpec:
 
 def _found(name: MethodName) -> type[Drafter] | MethodSpec:
     kind = METHODS[name.head]
-    if issubclass(kind, JointDrafter):
+    if kind.about.joins:
         members = name.members
         if members is None and name.head == AUTO:
             members = parsed(resolved(AUTO, {DEFAULT_WITH_DRAFT: None})).members
         elif members is None:
             members = tuple(MethodName(member) for member in DEFAULT_MEMBERS)
-        return MethodSpec(
-            kind, tuple((str(one), _found(one)) for one in _once(members or ()))
-        )
+        parts = tuple((str(one), _found(one)) for one in _once(members or ()))
+        return MethodSpec(cast("type[JointDrafter]", kind), parts)
     if name.members is not None:
         raise InvalidRequest(
             f"cannot use the method {str(name)!r}: {name.head} joins no other methods. "
@@ -102,8 +103,7 @@ def resolved(name: str, source: object, target: object = None) -> str:
     sources = [default_method(source, target)]
     if isinstance(source, Mapping):
         sources = list(source)
-    extra = BESIDE_DRAFT if DEFAULT_WITH_DRAFT in sources else ()
-    members = dict.fromkeys((*sources, *extra, *_brought_by(target), *LOOKUPS))
+    members = dict.fromkeys((*sources, *_brought_by(target), *LOOKUPS))
     return f"{AUTO}({', '.join(members)})"
 
 

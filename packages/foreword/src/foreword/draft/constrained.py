@@ -19,18 +19,13 @@ Longest forced text drafted at once; it costs a row of the forward for each.
 """
 
 
-def followed(requests: Sequence[Request]) -> bool:
-    """Return whether any of these requests follows a grammar."""
-    return any(request.grammar is not None for request in requests)
-
-
 def accepted(draft: Draft, requests: Sequence[Request]) -> Draft:
     """Return the draft without the nodes that a grammar refuses.
 
     Only for chosen draft tokens: dropping a sampled one for its value is biased.
     Sampled ones come from distributions that have the grammar's mask already.
     """
-    if draft.probs is not None or not draft.nodes or not followed(requests):
+    if draft.probs is not None or not draft.nodes:
         return draft
     nodes: list[list[int]] = []
     for request, tree in zip(requests, draft.trees, strict=True):

@@ -15,9 +15,9 @@ from typing import cast
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget import DraftBudget
+from foreword.budget import AdaptiveBudget, DraftBudget
 from foreword.draft.base import Drafter
-from foreword.engine import trace
+from foreword.engine.choosing import Chooser
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.meter import Meter
@@ -61,10 +61,8 @@ class Engine:
 
         Raises ModelError if the target cannot serve the drafter.
         """
-        if drafter.arms:
-            from foreword.engine.arms import Arms  # which few rounds need
-
-            return Arms(self.target, drafter, rule, budget)
+        if drafter.arms or isinstance(budget, AdaptiveBudget):
+            return Chooser(self.target, drafter, rule, budget)
         return Speculator(self.target, drafter, rule, budget)
 
     def add(self, request: Request, speculator: Speculator | None = None) -> None:
@@ -128,7 +126,7 @@ class Engine:
             sub_batch.speculator.verify(sub_batch, scores)
         self._share_hidden_states(sub_batches, readers, hidden, layers)
         times.append(perf_counter())
-        trace.begin(sub_batches, scheduled)
+        self._begin_traces(sub_batches, scheduled)
         # no part of the round, so that budgets do not count it
         tracing = perf_counter() - times[-1]
         deltas = [
@@ -273,6 +271,14 @@ class Engine:
 
     # ---- commit
 
+    def _begin_traces(
+        self, sub_batches: list[SubBatch], scheduled: list[ScheduledRequest]
+    ) -> None:
+        if any(entry.request.params.trace for entry in scheduled):
+            from foreword.engine import trace  # which few requests need
+
+            trace.begin(sub_batches, scheduled)
+
     def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
         """Commit the verdict, request by request.
 
@@ -322,9 +328,11 @@ class Engine:
             rows = logits[[0, *(node + 1 for node in path)]]
             measured = logprobs(rows, emitted, request.params.logprobs)
         drafted = len(sub_batch.draft.trees[row])
-        delta = trace.attach(
-            sub_batch, row, commit(request, emitted, origins, measured, drafted)
-        )
+        delta = commit(request, emitted, origins, measured, drafted)
+        if row in sub_batch.rounds:
+            from foreword.engine import trace
+
+            delta = trace.attach(sub_batch, row, delta)
         request.unread.append(delta)
         request.cached = start + len(path)
         request.rounds += 1
@@ -362,7 +370,6 @@ class Engine:
                 sub_batch.clock = self.clock
             sub_batch.clock.score = self.clock.score
             account(sub_batch, wrote, drafted, reading)
-            trace.close(sub_batch)
 
     def _retire(self, request: Request) -> None:
         self.scheduler.retire(request)

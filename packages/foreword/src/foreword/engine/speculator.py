@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import DraftBudget
-from foreword.budget.kept import KeptPace, KeptSpeeds
-from foreword.draft import constrained
+from foreword.budget.kept import KeptStates
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import checked
 from foreword.engine.failures import FAULTS, Failures
@@ -36,9 +35,9 @@ from foreword.verify import Rule
 from foreword.verify.verifier import Verifier
 
 
-def kept_speeds(target: Model) -> KeptSpeeds:
-    """Return the speeds of methods that are kept of a target on this machine."""
-    return KeptSpeeds.of({**machine(), **target.speed_key})
+def kept_states(target: Model) -> KeptStates:
+    """Return what is kept of methods for a target on this machine."""
+    return KeptStates.of({**machine(), **target.speed_key})
 
 
 class Speculator:
@@ -60,15 +59,6 @@ class Speculator:
         self.drafter = drafter
         self.rule = rule
         self.budget = budget
-        if drafter.labels and not budget.never:
-            budget.recall(
-                KeptPace(
-                    kept_speeds(target),
-                    rule.name,
-                    budget.label,
-                    " and ".join(drafter.labels),
-                )
-            )
         self.draws = NoiseStreams(
             target.vocab,
             shared=rule.shares_noise,
@@ -117,29 +107,30 @@ class Speculator:
         requests = tuple(entry.request for entry in sub_batch.scheduled)
         stops = self.budget.stops if self.budget.chains else None
         sub_batch.batch = batch = Batch(
-            requests, self.draws, self._trees, context=self.target.context, stops=stops
+            requests,
+            self.draws,
+            self._trees,
+            context=self.target.context,
+            stops=stops,
         )
-        rests = sub_batch.drafting and self.budget.rests(requests)
-        if rests or not sub_batch.drafting:
-            sub_batch.budgets = [0] * len(requests)
-        else:
+        if sub_batch.drafting:
             sub_batch.budgets = [self._budget(batch, one, others) for one in requests]
+        else:
+            sub_batch.budgets = [0] * len(requests)
         sub_batch.draft = (
             self._draft(sub_batch)
             if any(sub_batch.budgets)
             else self._no_draft(len(requests))
         )
         sub_batch.depths = [max(tree.depths) for tree in sub_batch.draft.trees]
-        if sub_batch.drafting and self._may_draft and constrained.followed(requests):
+        if sub_batch.drafting and self._may_draft and _follow_grammars(requests):
+            from foreword.draft import constrained  # which few requests need
+
             sub_batch.draft = constrained.extended(sub_batch.draft, batch)
-        if rests and sub_batch.draft.nodes == 0:
-            sub_batch.reasons = ["budget"] * len(requests)
-        else:
-            trees = enumerate(sub_batch.draft.trees)
-            sub_batch.reasons = [
-                None if tree.tokens else self._reason(sub_batch, row)
-                for row, tree in trees
-            ]
+        sub_batch.reasons = [
+            None if tree.tokens else self._reason(sub_batch, row)
+            for row, tree in enumerate(sub_batch.draft.trees)
+        ]
         sub_batch.clock.propose = perf_counter() - before
 
     def _draft(self, sub_batch: SubBatch) -> Draft:
@@ -162,11 +153,19 @@ class Speculator:
         return draft
 
     def _checked_draft(self, batch: Batch, budgets: list[int]) -> Draft:
-        draft = checked(self.drafter.propose(batch, budgets), budgets, self.target)
+        draft = checked(self._proposed(batch, budgets), budgets, self.target)
         if not (draft.chain or self._trees):
             draft = first_chain(draft)
-        draft = draft.within([batch.reach(request) for request in batch.requests])
+        reach = [batch.reach(request) for request in batch.requests]
+        draft = draft.within(reach)
+        if not _follow_grammars(batch.requests):
+            return draft
+        from foreword.draft import constrained
+
         return constrained.accepted(draft, batch.requests)
+
+    def _proposed(self, batch: Batch, budgets: Sequence[int]) -> Draft:
+        return self.drafter.propose(batch, budgets)
 
     def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
         """Find the requests at fault by drafting for each one separately; these drafts
@@ -296,6 +295,11 @@ class Speculator:
         """
         with self.failures.contained():
             self.drafter.release(request)
+
+
+def _follow_grammars(requests: Sequence[Request]) -> bool:
+    """Return whether any of these requests follows a grammar."""
+    return any(request.grammar is not None for request in requests)
 
 
 def select_layers(

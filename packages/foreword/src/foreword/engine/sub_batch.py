@@ -124,3 +124,7 @@ def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None
             result = RoundResult(requested, depth, accepted, clock.propose, clock.total)
             budget.learn(request, result)
     sub_batch.speculator.settle(sub_batch, wrote, drafted, reading)
+    if sub_batch.rounds:
+        from foreword.engine import trace  # which few requests need
+
+        trace.close(sub_batch)

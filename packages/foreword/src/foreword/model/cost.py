@@ -5,11 +5,10 @@ on disk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ import torch
 
 from foreword.estimators import interpolated
 from foreword.files import CachedValues
-from foreword.model.backend import Backend, Mode
+from foreword.model.backend import Backend
 from foreword.model.kv.reads import Read
 from foreword.native.cpu import processor
 from foreword.native.openmp import threads
@@ -140,44 +139,6 @@ class Cost:
         )
 
 
-def measured(
-    backend: Backend, vocab: int, context: int, *, seconds: float = 2.0
-) -> Cost:
-    """Time forwards over 1, 2, 4 … 64 rows, in turns, for about `seconds` at most;
-    return the fitted cost.
-
-    Each point counts its median. The minimum would be nearer to an idle machine, but
-    would distort the ratios that decide on budgets: one fast forward of one row makes
-    all others look expensive. Fewer points are measured, and context costs are left
-    out, where time or room runs out or keys cannot be copied.
-    """
-    points = POINTS if backend.mode is not Mode.PLAIN else POINTS[:1]
-    times: dict[Point, list[float]] = {}
-    started, probe = perf_counter(), _Probe(backend, vocab, context)
-    try:
-        for point in points:
-            if probe.fits(point) and (
-                not times or perf_counter() - started < seconds / 3
-            ):
-                times[point] = [probe(point)]
-        alone = len(times) == 1 < len(points)
-        if alone and times[points[0]][0] > seconds / 3 > 0:
-            for rows in WIDE:
-                if probe.fits(Point(rows)):
-                    times[Point(rows)] = [probe(Point(rows))]
-        for turn in range(TURNS):
-            spent = perf_counter() - started
-            if spent >= (0.3 if turn > 2 else 0.6) * seconds or not probe.fits_all(
-                times
-            ):
-                break
-            for point, samples in times.items():
-                samples.append(probe(point))
-    finally:
-        probe.close()
-    return _fitted(times, probe.near, probe.far)
-
-
 def known(
     backend: Backend,
     vocab: int,
@@ -191,13 +152,15 @@ def known(
     key = {**machine(), "points": POINTS, **about}
     cached = CachedValues("costs", key, folder)
     cost = _restored(cached.read())
-    if cost is None or _outdated(cost, _Probe(backend, vocab, context)):
+    if cost is None or _outdated(cost, Probe(backend, vocab, context)):
+        from foreword.model.cost_table import measured  # once on a machine
+
         cost = measured(backend, vocab, context)
         cached.write(asdict(cost))
     return cost
 
 
-def _outdated(cost: Cost, probe: _Probe) -> bool:
+def _outdated(cost: Cost, probe: Probe) -> bool:
     """Return whether the machine is far faster than the table, which was then measured
     under load.
     """
@@ -208,7 +171,7 @@ def _outdated(cost: Cost, probe: _Probe) -> bool:
     return bool(samples) and min(samples) < STALE * cost.seconds[min(cost.seconds)]
 
 
-class _Probe:
+class Probe:
     """Sequences that are read only to time forwards."""
 
     def __init__(self, backend: Backend, vocab: int, context: int) -> None:
@@ -288,37 +251,6 @@ class _Probe:
         logits = self._backend.read(reads)
         logits[0, 0].item()  # wait for the device
         return perf_counter() - before
-
-
-def _fitted(times: Mapping[Point, Sequence[float]], near: int, far: int) -> Cost:
-    """Return a cost whose table never falls with rows; its context terms come from the
-    slopes of 1 and 16 rows, and the term of a batch from one row of each sequence.
-
-    The fastest forwards are compared for slopes: a difference of medians is mostly
-    noise where other programs run.
-    """
-    medians = {point: median(samples) for point, samples in times.items()}
-    fastest = {point: min(samples) for point, samples in times.items()}
-    near_ones = sorted(one.rows for one in times if one == Point(one.rows))
-    table = {
-        rows: min(medians[Point(wider)] for wider in near_ones if wider >= rows)
-        for rows in near_ones
-    }
-    slopes = {1: 0.0, 16: 0.0}  # seconds per token of context, by rows
-    for rows in slopes:
-        point = Point(rows, is_far=True)
-        if point in times:
-            more = fastest[point] - fastest[Point(rows)]
-            slopes[rows] = max(more, 0.0) / (far - near)
-    slope, wide_slope = slopes.values()
-    products = max(wide_slope - slope, 0.0) / 15
-    cost = Cost(table, near, max(slope - products, 0.0), products)
-    together = Point(1, sequences=BATCH)
-    if together not in times or Point(BATCH) not in times:
-        return cost
-    keys = cost.per_token * near * (BATCH - 1)
-    more = fastest[together] - fastest[Point(BATCH)] - keys
-    return replace(cost, per_sequence=max(more / (BATCH - 1), 0.0))
 
 
 def machine() -> dict[str, Any]:

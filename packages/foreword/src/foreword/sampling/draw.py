@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.native import sampling
-from foreword.sampling.filters import FORBIDDEN, Logits
+from foreword.sampling import FORBIDDEN, Logits
 from foreword.sampling.noise import gumbel
 from foreword.types import DraftTree, SamplingParams, TokenLogprob
 

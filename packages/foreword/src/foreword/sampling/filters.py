@@ -17,12 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.native import sampling
+from foreword.sampling import FORBIDDEN, Logits
 from foreword.types import SamplingParams
 
-Logits = Float[Tensor, "rows vocab"]
-
-FORBIDDEN = -math.inf
-"""Log-weight of a token that cannot be drawn."""
 ONE = 2**44
 """Probability 1 as an integer."""
 

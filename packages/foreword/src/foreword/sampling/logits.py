@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.sampling.filters import FORBIDDEN, Logits, filtered
+from foreword.sampling import FORBIDDEN, Logits
 from foreword.types import LogitsProcessor, Request, SamplingParams
 from foreword.types.constraint import CONSTRAINTS
 
@@ -64,7 +64,13 @@ def weights(
                 "cannot choose a token: every token is forbidden at a position. Relax "
                 f"{' or '.join(named)}"
             )
-    return scores if params.greedy else filtered(scores, params)
+    if params.greedy or params.neutral:
+        return scores
+    from foreword.sampling.filters import (
+        filtered,  # which the usual request never needs
+    )
+
+    return filtered(scores, params)
 
 
 def weights_or_invalid(

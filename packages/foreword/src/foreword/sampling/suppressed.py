@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foreword.sampling.filters import FORBIDDEN
+from foreword.sampling import FORBIDDEN
 
 
 class Suppressed:

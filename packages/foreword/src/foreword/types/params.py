@@ -185,6 +185,12 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
+    def neutral(self) -> bool:
+        """Whether logits that nothing was added to are log-weights as they are."""
+        filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
+        return self.temperature == 1 and not filtered
+
+    @property
     def plain(self) -> bool:
         """Whether the distribution is softmax(logits / temperature), with nothing
         added, filtered or forbidden.

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from foreword.cli.common.tables import Column, Table, figure, name_column, share
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Mode, Model, Read
-from foreword.model.cost import measured
+from foreword.model.cost_table import measured
 from foreword.model.kv.limit import key_bytes
 from foreword.model.loading.options import device_named
 from foreword.options import LoadingOptions

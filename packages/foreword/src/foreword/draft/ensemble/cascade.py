@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
+from foreword.draft.acceptance import AcceptanceEstimate
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.estimators import (
     DECAY,
-    AcceptanceEstimate,
     CalibrationRatio,
     LinearCost,
     finite,
@@ -57,7 +57,8 @@ class DecayedMean:
         """Record one draft with this gain."""
         if not finite(tokens):
             return
-        self._seen, self._weight = DECAY * self._seen + tokens, DECAY * self._weight + 1
+        self._seen = DECAY * self._seen + tokens
+        self._weight = DECAY * self._weight + 1
         self._prior *= DECAY
 
 

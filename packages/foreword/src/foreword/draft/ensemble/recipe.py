@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from foreword import bundled
 from foreword.draft.base import Drafter, Source
-from foreword.draft.ensemble.joint import JointDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import HEAD, MODEL, Method
 from foreword.shared import Shared
+
+if TYPE_CHECKING:
+    from foreword.draft.ensemble.joint import JointDrafter
 
 Sources = Source | Mapping[str, Source]
 """One source, or one per member by its name."""

@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foreword.draft.acceptance import AcceptanceEstimate
 from foreword.draft.base import Drafter
-from foreword.estimators import AcceptanceEstimate
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
+from foreword.draft.acceptance import AcceptanceEstimate
 from foreword.draft.lookup.suffix_index import SIZES, SuffixIndex
-from foreword.estimators import AcceptanceEstimate
 from foreword.native import suffix
 from foreword.types.draft import DraftTree
 

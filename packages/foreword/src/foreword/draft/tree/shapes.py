@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-from foreword.estimators import AcceptanceEstimate
+from foreword.draft.acceptance import AcceptanceEstimate
 from foreword.types import Draft, Verdict
 
 Shape = tuple[int, ...]

@@ -12,14 +12,16 @@ from drafters import Foresight, known
 from foreword import LLM, SamplingParams, bundled
 from foreword.budget import BUDGETS, Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice
-from foreword.budget.kept import KeptSpeeds
+from foreword.budget.kept import KeptStates
+from foreword.budget.known import DEPTHS
 from foreword.draft import method, resolved
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.none import NoDrafter
 from foreword.engine import Engine
-from foreword.engine.arms import Arms
+from foreword.engine.choosing import Chooser
+from foreword.engine.reading import Allowance
 from foreword.errors import InvalidRequest
 from foreword.files import CachedValues
 from foreword.model import measure
@@ -56,91 +58,106 @@ def mixed() -> list[Case]:
 
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Another arm in every round, whatever was measured; how often each was used."""
-    turns, used = count(), Counter[int]()
+    """Another method in every round, whatever was measured; how often each was used.
 
-    def turn(choice: Choice, *_: object) -> int:
-        choice.left = 0  # so that the next round asks again
-        arm = next(turns) % choice.arms
-        used[arm] += 1
-        return arm
+    Whatever is looked up is used in every other round.
+    """
+    turns, used, looks = count(), Counter[int](), count()
 
+    def turn(choice: Choice, texts: object, unread: object, out: list[int]) -> int:
+        models = [one for one in range(choice.plain + 1) if one not in out]
+        used[method := models[next(turns) % len(models)]] += 1
+        choice.current = method
+        return method
+
+    def gain(choice: Choice, *_: object, **__: object) -> float:
+        return next(looks) % 2
+
+    monkeypatch.setattr(Choice, "settled", False)
     monkeypatch.setattr(Choice, "decide", turn)
+    monkeypatch.setattr(Choice, "gain", gain)
+    monkeypatch.setattr(Allowance, "covers", lambda *_: True)
     return used
 
 
-def arms_of(dtype: str) -> AutoDrafter:
+def members_of(dtype: str) -> AutoDrafter:
     lm = drafter("lm", dtype)
-    return AutoDrafter([lm, drafter("suffix", dtype), drafter("eagle", dtype)])
+    joint = AutoDrafter([lm, drafter("suffix", dtype), drafter("eagle", dtype)])
+    joint.names = ("lm", "suffix", "eagle")
+    return joint
 
 
 @pytest.mark.parametrize("budget", [4, "adaptive"])
 @pytest.mark.parametrize("slots", [1, 5])
-def test_text_does_not_depend_on_the_arm_of_a_round(turning, budget, slots):
+def test_text_does_not_depend_on_the_method_of_a_round(turning, budget, slots):
     own: DraftBudget = FixedBudget(4)
     if budget == "adaptive":
         own = BUDGETS[budget].from_measure(lambda: {1: 1.0, 64: 1.0})
     asked = mixed()
     want = plain(target(DTYPE), asked)
-    loop = engine(target(DTYPE), arms_of(DTYPE), own, slots=slots, chunk=16)
+    loop = engine(target(DTYPE), members_of(DTYPE), own, slots=slots, chunk=16)
     got = finish(loop, asked)
     assert [answer.said for answer in got] == [answer.said for answer in want]
     assert loop.failed is None
-    assert all(turning[arm] for arm in range(4))
+    assert all(turning[number] for number in (0, 2, 3))
     assert sum(answer.request.stats.accepted for answer in got) > LENGTH
+    if slots == 1:
+        wrote = Counter[str]()
+        for answer in got:
+            wrote.update(answer.request.stats.by_method)
+        assert set(wrote) == {"lm", "suffix", "eagle", "none"}
 
 
-def test_every_arm_drafts_with_a_budget_of_its_own():
+def test_every_model_drafts_with_a_budget_of_its_own():
     asked = requests(2, temperature=0.0)
     want = known(plain(target(DTYPE), asked))
     loop = engine(
         target(DTYPE),
-        AutoDrafter([Foresight(want), Foresight(want, spoilt=1.0)]),
+        AutoDrafter([Foresight(want), Foresight(want, spoilt=1.0), NgramDrafter()]),
         BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0}),
     )
-    arms = loop.default
-    assert isinstance(arms, Arms)
-    first, second, plainly = (arm.budget for arm in arms.arms)
+    chooser = loop.default
+    assert isinstance(chooser, Chooser)
+    first, second, lookup = (member.budget for member in chooser.members)
     assert first is not second
-    assert first.shared_costs is second.shared_costs is loop.budget.shared_costs
-    assert plainly.never
+    assert first.costs is second.costs is loop.budget.costs
+    assert isinstance(lookup, FixedBudget), "what it finds has its price"
     finish(loop, asked)
-    assert not arms._texts
-    assert {arm.drafter for arm in arms.arms[:2]} == set(loop.drafter.arms)
+    assert not chooser._entries
 
 
-def test_a_sequence_that_ends_is_released_by_every_arm(turning):
+def test_a_request_that_ends_is_released_by_every_member(turning):
     budget = BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0})
     lm = drafter("lm", DTYPE)
     loop = engine(target(DTYPE), AutoDrafter([lm, NgramDrafter()]), budget)
     finish(loop, requests(3))
-    arms = loop.default
-    assert isinstance(arms, Arms)
+    chooser = loop.default
+    assert isinstance(chooser, Chooser)
     assert turning[0]
-    assert turning[1]
     assert not lm._memories
-    assert not any(arm.budget._records for arm in arms.arms[:2])
+    assert not chooser.members[0].budget._read
+    assert not any(member.found for member in chooser.members)
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_rounds_of_plain_decoding_correct_the_costs(monkeypatch, together):
     monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
     budget = BUDGETS["adaptive"].from_measure(lambda: {1: 100.0, 64: 200.0})
-    loop = engine(target(DTYPE), AutoDrafter([NgramDrafter(), NgramDrafter()]), budget)
+    loop = engine(target(DTYPE), AutoDrafter([drafter("lm", DTYPE)]), budget)
     asked = requests(3)
     if together:
         finish(loop, asked)
     else:
         assert len([*each(loop, asked)]) == 3
-    assert budget.shared_costs is not None
-    assert 0 < budget.shared_costs.seconds(1) < 50.0
+    assert 0 < budget.costs.seconds(1) < 50.0
 
 
 def test_a_policy_without_costs_gets_measured_ones():
     loop = engine(target(DTYPE), drafter("auto", DTYPE), 4)
-    arms = loop.default
-    assert isinstance(arms, Arms)
-    assert arms._costs.seconds(1) == Costs(measure(target(DTYPE))).seconds(1) > 0
+    chooser = loop.default
+    assert isinstance(chooser, Chooser)
+    expected = Costs(measure(target(DTYPE))).seconds(1)
+    assert chooser._prices.plain_seconds(1) == expected > 0
 
 
 class Broken(Foresight):
@@ -149,7 +166,7 @@ class Broken(Foresight):
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_other_arms_go_on_where_one_fails(together):
+def test_other_methods_go_on_where_one_fails(together):
     asked = requests(3)
     want = plain(target(DTYPE), asked)
     members = [Broken(known(want)), Foresight(known(want))]
@@ -161,9 +178,9 @@ def test_other_arms_go_on_where_one_fails(together):
     assert all(answer.request.stats.accepted > LENGTH / 2 for answer in got)
     assert loop.failed is not None
     assert "no such file" in loop.failed
-    arms = loop.default
-    assert isinstance(arms, Arms)
-    assert not any(arm.failures.off for arm in arms.arms)
+    chooser = loop.default
+    assert isinstance(chooser, Chooser)
+    assert not any(member.failures.off for member in chooser.members)
 
 
 def each(loop: Engine, asked: list[Case]) -> Iterator[Answer]:
@@ -172,7 +189,7 @@ def each(loop: Engine, asked: list[Case]) -> Iterator[Answer]:
         yield from finish(loop, [one])
 
 
-def test_drafting_is_off_where_every_arm_fails():
+def test_drafting_is_off_where_every_method_fails():
     asked = requests(3)
     want = plain(target(DTYPE), asked)
     members = [Broken(known(want)), Broken(known(want))]
@@ -184,7 +201,7 @@ def test_drafting_is_off_where_every_arm_fails():
         assert "no such file" in (answer.request.undrafted or "")
 
 
-def test_an_arm_without_its_model_leaves_the_text_to_the_others():
+def test_a_method_without_its_model_leaves_the_text_to_the_others():
     asked = requests(3)
     want = plain(target(DTYPE), asked)
     members: list[Drafter] = [NoDrafter("its files are gone"), Foresight(known(want))]
@@ -198,10 +215,10 @@ def test_auto_names_the_methods_that_suit_the_source():
     assert resolved("lm", None) == "lm"
     assert resolved("auto", None) == "auto(ngram, suffix)"
     name = resolved("auto", bundled.draft())
-    assert name == "auto(lm, cascade(suffix, lm), ngram, suffix)"
+    assert name == "auto(lm, ngram, suffix)"
     assert resolved("auto", bundled.head("eagle")) == "auto(eagle, ngram, suffix)"
     both = {"eagle": bundled.head("eagle"), "lm": bundled.draft()}
-    assert resolved("auto", both).startswith("auto(eagle, lm, cascade(suffix, lm)")
+    assert resolved("auto", both).startswith("auto(eagle, lm, ngram")
     method(resolved("auto", both))
 
 
@@ -211,7 +228,7 @@ def test_llm_and_a_request_choose_with_the_same_text():
     with LLM(method="none") as llm:
         want = [one.text for one in llm.generate(asked, params)]
     with LLM(method="auto") as llm:
-        assert llm.method == "auto(lm, cascade(suffix, lm), ngram, suffix)"
+        assert llm.method == "auto(lm, ngram, suffix)"
         got = llm.generate(asked, params)
         assert [one.text for one in got] == want
         assert sum(one.stats.accepted for one in got) > 0
@@ -235,31 +252,33 @@ def test_auto_of_one_method_chooses_between_it_and_plain_decoding():
         LLM(method="auto()")
 
 
-def test_speeds_are_kept_for_the_next_process(tmp_path, monkeypatch):
-    """The arm that was fastest is used from the first round on, without a trial."""
-    monkeypatch.setattr(KeptSpeeds, "folder", tmp_path)
+def test_what_is_known_is_kept_for_the_next_process(tmp_path, monkeypatch):
+    """A method that lost in an earlier process is not used in the first rounds."""
+    monkeypatch.setattr(KeptStates, "folder", tmp_path)
     asked = "The river runs through the town."
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    with LLM(method="auto(ngram, lm)", nodes=4) as llm:
-        llm.generate([asked], params)
-        kept = llm.engine.default._kept
-    kept._paces.clear()
-    for name, pace in ((f"lm from {bundled.draft()}", 3.0), ("ngram", 0.5)):
-        kept.record("match, 4 draft tokens, greedy, batches below 2", name, pace)
+    with LLM(method="auto(lm)", nodes=4) as llm:
+        (answer,) = llm.generate([asked], params)
+        assert answer.stats.by_method["lm"] > 0
+        kept = llm.engine.default._choices._states
+    (kind,) = kept._states
+    assert kind == "match, 4 draft tokens, greedy, batches below 2"
+    (name,) = kept._states[kind]
+    kept._states.clear()
+    kept.record(kind, name, [3.0, 1.0, *[0.01] * DEPTHS])
     kept.save()
     (file,) = tmp_path.iterdir()
     assert "lm from" in file.read_text()
-    monkeypatch.setattr(KeptSpeeds, "opened", {})
-    with LLM(method="auto(ngram, lm)", nodes=4) as llm:
+    monkeypatch.setattr(KeptStates, "opened", {})
+    with LLM(method="auto(lm)", nodes=4) as llm:
         (answer,) = llm.generate([asked], params)
-        assert answer.stats.by_method == {"lm": 24}
-        assert answer.stats.accepted > 0
-        (choice,) = llm.engine.default._choices.values()
-        assert choice.pace(1) > choice.pace(0)
+        assert answer.stats.by_method["none"] > 12
+        (choice,) = llm.engine.default._choices._choices.values()
+        assert choice.prices[0].spent(1) > 2
 
 
 def test_damaged_speeds_are_as_good_as_none(tmp_path):
-    values = CachedValues("speeds", {"machine": 1}, tmp_path)
+    values = CachedValues("methods", {"machine": 1}, tmp_path)
     key = '"key": {"machine": 1}'
     for damaged in (
         f'{{{key}, "greedy": {{"lm": "fast"}}}}',
@@ -268,19 +287,19 @@ def test_damaged_speeds_are_as_good_as_none(tmp_path):
         "{",
     ):
         values.file.write_text(damaged)
-        assert KeptSpeeds(values).pace("greedy", "lm") is None
-    kept = KeptSpeeds(values)
-    kept.record("greedy", "lm", float("nan"))
+        assert KeptStates(values).values("greedy", "lm") == []
+    kept = KeptStates(values)
+    kept.record("greedy", "lm", [float("nan")])
     kept.save()
     assert values.file.read_text() == "{"
-    kept.record("greedy", "lm", 2.0)
+    kept.record("greedy", "lm", [2.0])
     kept.save()
-    assert KeptSpeeds(values).pace("greedy", "lm") == 2.0
-    kept.record("greedy", "lm", 4.0)
-    assert kept.pace("greedy", "lm") == 3.0
+    assert KeptStates(values).values("greedy", "lm") == [2.0]
+    kept.record("greedy", "lm", [4.0])
+    assert kept.values("greedy", "lm") == [3.0]
     for _ in range(100):
-        kept.record("greedy", "lm", 1.5)
+        kept.record("greedy", "lm", [1.5])
     kept.save()
-    assert KeptSpeeds(values).pace("greedy", "lm") == pytest.approx(1.5, rel=0.02)
-    other = CachedValues("speeds", {"machine": 2}, tmp_path)
-    assert KeptSpeeds(other).pace("greedy", "lm") is None
+    assert KeptStates(values).values("greedy", "lm") == pytest.approx([1.5], rel=0.02)
+    other = CachedValues("methods", {"machine": 2}, tmp_path)
+    assert KeptStates(other).values("greedy", "lm") == []

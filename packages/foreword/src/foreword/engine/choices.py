@@ -1,0 +1,70 @@
+"""The choices among methods by kind of request, and what is kept of them on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from foreword.budget.choice import Choice, Kind
+from foreword.budget.kept import KeptStates, kind_name
+from foreword.draft.base import Drafter
+
+
+class Choices:
+    """One choice for each kind of request, under one rule and budget policy."""
+
+    def __init__(
+        self,
+        choices: dict[Kind, Choice],
+        methods: int,
+        labels: Sequence[str],
+        states: KeptStates,
+        policy: tuple[str, str],
+    ) -> None:
+        """`choices`: the first ones; new ones are added there. `labels`: methods with
+        their sources; nothing is kept of those without one. `policy`: the names of the
+        rule and of the budget.
+        """
+        self._choices = choices
+        self._methods = methods
+        self._labels = labels
+        self._states = states
+        self._policy = policy
+
+    def of(self, kind: Kind) -> Choice:
+        """Return the choice of a kind; a new one begins with what is kept, or with what
+        the most alike kind has shown.
+        """
+        choice = self._choices.get(kind)
+        if choice is None:
+            choice = Choice(self._methods)
+            if self._choices:
+                nearest = min(self._choices, key=partial(_distance, kind))
+                choice.start_from(self._choices[nearest])
+            name = kind_name(*self._policy, *kind)
+            for number, label in enumerate(self._labels):
+                state = self._states.values(name, label)
+                choice.recall(number, state)
+            self._choices[kind] = choice
+        return choice
+
+    def keep(self, kind: Kind) -> None:
+        """Keep what is known of a kind; a text of it has ended."""
+        name, choice = kind_name(*self._policy, *kind), self._choices[kind]
+        for number, label in enumerate(self._labels):
+            state = choice.state(number)
+            if state:
+                self._states.record(name, label, state)
+
+
+def labels_of(drafter: Drafter) -> tuple[str, ...]:
+    """Return the members with their sources; an ensemble that is one member has one."""
+    if drafter.arms or not drafter.labels:
+        return drafter.labels
+    return (" and ".join(drafter.labels),)
+
+
+def _distance(kind: Kind, other: Kind) -> tuple[bool, int]:
+    """Return how unlike two kinds are; first, whether they are sampled differently."""
+    (sort, bits), (other_sort, other_bits) = kind, other
+    return sort != other_sort, abs(bits - other_bits)

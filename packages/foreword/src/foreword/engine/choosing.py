@@ -1,0 +1,394 @@
+"""A speculator of several methods: in each round it gives the requests to the one that
+should write them fastest, or to plain decoding (budget/choice.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget
+from foreword.budget.choice import Choice, Kind, Sort, Text
+from foreword.budget.known import DEPTHS
+from foreword.draft.base import Drafter
+from foreword.draft.none import NoDrafter
+from foreword.engine.choices import Choices, labels_of
+from foreword.engine.member import Member
+from foreword.engine.reading import Reader
+from foreword.engine.round_prices import RoundPrices
+from foreword.engine.scheduler import ScheduledRequest
+from foreword.engine.speculator import Speculator, kept_states, select_layers
+from foreword.engine.sub_batch import SubBatch
+from foreword.model import Mode, Model, measure
+from foreword.registry import PLAIN
+from foreword.types import Request
+from foreword.types.round import Reason
+from foreword.verify import Rule
+
+if TYPE_CHECKING:
+    from foreword.engine.looking import Looker
+
+CORRECTED = 4
+"""Rounds of plain decoding for one correction of the table of costs, which takes 1% of
+the shortest rounds.
+"""
+UNREAD = 8
+"""Tokens that a drafter may lag without catching up: a round or two add so many."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What a chooser knows of one request."""
+
+    sort: Sort
+    kind: Kind
+    choice: Choice
+    text: Text
+    by_member: dict[int, int] = field(default_factory=dict)
+    """Tokens of the text that each member's drafter has read."""
+    since: int = 0
+    """Tokens of the text when the method in use came into use."""
+
+    def read(self, number: int) -> int:
+        """Return the tokens of the text that a member's drafter has read."""
+        return self.by_member.get(number, 0)
+
+
+class Chooser(Speculator):
+    """Chooses among the members of a drafter, and plain decoding.
+
+    Requests sampled alike choose together, so that they share forwards; a draft that
+    was looked up for one of them is that one's alone. Under `match` the choice changes
+    no text; other rules keep the distribution, since it depends on past rounds and on
+    tokens that were copied, never on sampled ones.
+    """
+
+    def __init__(
+        self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget
+    ) -> None:
+        super().__init__(target, drafter, rule, budget)
+        self.members = [
+            Member(self, number, one, _budget_of(one, drafter, budget))
+            for number, one in enumerate(drafter.arms or (drafter,))
+        ]
+        count = len(self.members)
+        self._plain = Member(self, count, NoDrafter(), FixedBudget(0))
+        choices: dict[Kind, Choice] = {}
+        if isinstance(budget, AdaptiveBudget):
+            # they outlive an engine
+            costs, choices = budget.costs, budget.choices
+        else:
+            costs = Costs(measure(target))
+        self._prices = RoundPrices(costs)
+        self._choices = Choices(
+            choices,
+            count,
+            labels_of(drafter),
+            kept_states(target),
+            (rule.name, budget.label),
+        )
+        self._reader = Reader(self.members)
+        self._looker = _looker(self.members)
+        self._entries: dict[int, _Entry] = {}
+        self._used: list[Member] = []
+        """Members of the last round."""
+
+    @property
+    def failed(self) -> str | None:
+        failed = (one.failed for one in self.members if one.failed)
+        return next(failed, None)
+
+    # ---- choose
+
+    def begin(self, scheduled: Sequence[ScheduledRequest]) -> list[SubBatch]:
+        writing = [entry for entry in scheduled if entry.writes]
+        if len(writing) == 1 and self._stays(writing[0].request):
+            # the usual case, in microseconds
+            return self._used[0].begin(writing)
+        bits = len(writing).bit_length()
+        kinds: dict[Kind, list[ScheduledRequest]] = {}
+        for entry in writing:
+            known = self._entry(entry.request, bits)
+            kinds.setdefault(known.kind, []).append(entry)
+        groups: dict[int, list[ScheduledRequest]] = {}
+        for kind, entries in kinds.items():
+            choice = self._choices.of(kind)
+            numbers = self._numbers(choice, entries, len(writing))
+            for entry, number in zip(entries, numbers, strict=True):
+                groups.setdefault(number, []).append(entry)
+                self._use(number, entry.request)
+        everyone = [*self.members, self._plain]
+        self._used = [everyone[number] for number in groups]
+        return [
+            sub_batch
+            for number, group in groups.items()
+            for sub_batch in everyone[number].begin(group)
+        ]
+
+    def _numbers(
+        self, choice: Choice, entries: Sequence[ScheduledRequest], texts: int
+    ) -> list[int]:
+        """Return the member for each of these requests, which are of one kind."""
+        requests = [entry.request for entry in entries]
+        out = self._out(requests)
+        if len(out) == self._plain.number:
+            for request in requests:
+                request.undrafted = request.undrafted or self.failed
+        known = [self._entries[request.id] for request in requests]
+        plain, looker = self._prices.plain_seconds(texts), self._looker
+        choice.row = self._prices.row(texts)
+        unread = partial(self._unread, requests)
+        out += looker.lookups if looker else []
+        number = choice.decide([one.text for one in known], unread, out)
+        numbers = [number] * len(requests)
+        for at, entry in enumerate(known):
+            request, text = requests[at], entry.text
+            better = None
+            if looker:
+                load = texts, plain
+                better = looker.look(request, choice, text, load)
+            if better is None:
+                about = text, entry.by_member
+                self._reader.read(request, choice, *about, plain)
+            else:
+                numbers[at] = better
+        return numbers
+
+    def _stays(self, request: Request) -> bool:
+        """Whether a request alone in its round keeps its method, and nothing is looked
+        up or read.
+        """
+        entry = self._entries.get(request.id)
+        return (
+            entry is not None
+            and entry.kind[1] == 1
+            and entry.choice.settled
+            and entry.text.method == entry.choice.current
+            and len(self._used) == 1
+            and self._used[0].number == entry.text.method
+            and not self._used[0].failures.off
+            and self._looks_nothing_up(entry)
+        )
+
+    def _looks_nothing_up(self, entry: _Entry) -> bool:
+        looker = self._looker
+        if looker is None:
+            return True
+        plain = self._prices.plain_seconds(1)
+        return looker.rests(entry.choice, entry.text, plain)
+
+    def _unread(self, requests: Sequence[Request], number: int) -> int:
+        """Return the tokens of these requests that a member has to read before it
+        drafts.
+        """
+        if self.members[number].drafter.looks_up:
+            return 0
+        total = 0
+        for request in requests:
+            lag = len(request.tokens)
+            lag -= self._entries[request.id].read(number)
+            total += lag if lag > UNREAD else 0
+        return total
+
+    def _out(self, requests: Sequence[Request]) -> list[int]:
+        """Return the members that are paused, or off for one of these requests."""
+        return [
+            member.number
+            for member in self.members
+            if member.failures.is_paused
+            or any(member.failures.is_off(request) for request in requests)
+        ]
+
+    def _use(self, number: int, request: Request) -> None:
+        """Use a member for a request in this round."""
+        entry = self._entries[request.id]
+        if entry.text.method != number:
+            self._count(entry, request)
+            entry.text.method = number
+
+    def _count(self, entry: _Entry, request: Request) -> None:
+        """Count the tokens since the last switch as written by the method in use."""
+        wrote = len(request.tokens) - max(entry.since, request.prompt)
+        entry.since = len(request.tokens)
+        if wrote > 0 and self.drafter.names:
+            name = (*self.drafter.names, PLAIN)[entry.text.method]
+            by_method = request.stats.by_method
+            by_method[name] = by_method.get(name, 0) + wrote
+
+    # ---- what is known of requests
+
+    def _entry(self, request: Request, bits: int) -> _Entry:
+        """Return what is known of a request in rounds of so many."""
+        entry = self._entries.get(request.id)
+        if entry is None:
+            params = request.params
+            sort = params.greedy, params.plain
+            kind = sort, bits
+            choice = self._choices.of(kind)
+            entry = _Entry(sort, kind, choice, choice.begin())
+            self._entries[request.id] = entry
+        elif entry.kind[1] != bits:
+            entry.kind = entry.sort, bits
+            entry.choice = self._choices.of(entry.kind)
+        return entry
+
+    def nodes(self, request: Request, number: int) -> int:
+        """Return the draft tokens with which a member should write a request."""
+        entry = self._entries[request.id]
+        return entry.choice.nodes(entry.text, number)
+
+    def why_plain(self, request: Request) -> Reason:
+        """Return why a request is decoded plainly."""
+        if request.undrafted is not None:
+            return "failed"
+        if self.target.mode is Mode.PLAIN:
+            return "target"
+        missed = self._looker is not None and self._looker.missed(request)
+        return "no-match" if missed else "budget"
+
+    # ---- learn
+
+    def learn(
+        self,
+        member: Member,
+        sub_batch: SubBatch,
+        wrote: int,
+        drafted: int,
+        reading: int,
+    ) -> None:
+        """Learn from a round of a member: `wrote` requests, `drafted` draft tokens and
+        `reading` prompt tokens in its forward; other members may share it.
+        """
+        requests = sub_batch.batch.requests
+        if member is self._plain:
+            if not (drafted or reading):
+                self._learn_plain(sub_batch, wrote)
+            return
+        spent = self._prices.spent(sub_batch, wrote, drafted, reading)
+        paths = [len(path) for path in sub_batch.verdict.kept]
+        kinds: dict[Kind, list[int]] = {}
+        for row, request in enumerate(requests):
+            kind = self._entries[request.id].kind
+            kinds.setdefault(kind, []).append(row)
+        plain = self._prices.plain_seconds(wrote)
+        for kind, rows in kinds.items():
+            depths = [sub_batch.depths[row] for row in rows]
+            unread = sum(
+                self._learn_row(member, sub_batch, row, paths[row]) for row in rows
+            )
+            tokens = 1 + fmean(paths[row] for row in rows)
+            choice = self._choices.of(kind)
+            depth = round(fmean(depths))
+            choice.learn(member.number, tokens, depth, spent, unread)
+            won = tokens - spent
+            self._reader.refund(won * plain, plain)
+
+    def _learn_row(
+        self, member: Member, sub_batch: SubBatch, row: int, path: int
+    ) -> int:
+        """Learn what was accepted of the draft of a request; return the tokens that the
+        drafter had to read before.
+        """
+        number = member.number
+        request = sub_batch.batch.requests[row]
+        entry = self._entries[request.id]
+        unread = self._lag(entry, request, number, path)
+        choice, text = entry.choice, entry.text
+        depth = sub_batch.depths[row]
+        accepted = min(path, depth)
+        expected = choice.expected(text, number, depth)
+        if self._looker and member.drafter.looks_up:
+            self._looker.settle(request, number)
+            tree = sub_batch.draft.trees[row]
+            expected = sum(tree.probabilities) or expected
+        choice.agreement[number].promise(expected, accepted)
+        choice.saw(text, number, depth, accepted)
+        entry.by_member[number] = len(request.tokens)
+        return unread
+
+    def _lag(self, entry: _Entry, request: Request, number: int, path: int) -> int:
+        """Return the tokens that a member had to read before this round."""
+        if self.members[number].drafter.looks_up:
+            return 0
+        lag = len(request.tokens) - path - 1
+        lag -= entry.read(number)
+        return lag if lag > UNREAD else 0
+
+    def _learn_plain(self, sub_batch: SubBatch, wrote: int) -> None:
+        choices = {
+            id(choice): choice
+            for request in sub_batch.batch.requests
+            for choice in (self._entries[request.id].choice,)
+        }
+        for choice in choices.values():
+            choice.pass_plain()
+            if choice.is_turn(CORRECTED):
+                self._prices.correct(wrote, sub_batch.clock)
+
+    # ---- what the engine passes on
+
+    def on_hidden_states(
+        self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
+    ) -> None:
+        for member in self.members:
+            layers = member.drafter.hidden_layers
+            if layers:
+                captured = self.drafter.hidden_layers
+                states = select_layers(hidden, captured, layers)
+                member.on_hidden_states(request, start, states)
+
+    def rest(self, took: float) -> None:
+        self._reader.save_up(took)
+        if self._looker:
+            self._looker.save_up(took)
+        for member in self.members:
+            if member in self._used:
+                member.rest(took)
+            else:
+                member.failures.count_down()
+
+    def release(self, request: Request) -> None:
+        entry = self._entries.pop(request.id, None)
+        if self._looker:
+            self._looker.release(request)
+        if entry is not None:
+            self._count(entry, request)
+            entry.choice.end(request.produced)
+            self._choices.keep(entry.kind)
+        for member in self.members:
+            member.release(request)
+
+    def forget(self, request: Request) -> None:
+        entry = self._entries.get(request.id)
+        if entry is not None:
+            entry.by_member.clear()
+        if self._looker:
+            self._looker.release(request)
+        for member in self.members:
+            member.forget(request)
+
+
+def _looker(members: Sequence[Member]) -> Looker | None:
+    """Return what looks drafts up, if a member does."""
+    if not any(member.drafter.looks_up for member in members):
+        return None
+    from foreword.engine.looking import Looker
+
+    return Looker(members)
+
+
+def _budget_of(member: Drafter, drafter: Drafter, budget: DraftBudget) -> DraftBudget:
+    """Return the budget of a member: drafts that are looked up are priced by what was
+    found.
+    """
+    if member is drafter and not member.looks_up:
+        return budget
+    if isinstance(budget, AdaptiveBudget) and member.looks_up:
+        return FixedBudget(DEPTHS)
+    return budget.anew()

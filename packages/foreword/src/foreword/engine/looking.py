@@ -1,0 +1,184 @@
+"""Drafts that are looked up in every round that they pay for: the text then follows
+them, or leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from foreword.budget.choice import Choice, Text
+from foreword.engine.reading import Allowance
+from foreword.estimators import running_mean
+from foreword.types import DraftTree, Request
+
+if TYPE_CHECKING:
+    from foreword.engine.member import Member
+
+Load = tuple[int, float]
+"""Requests that write in a round, and its expected seconds without draft tokens."""
+LOOKING = 0.002
+"""Share of the time that looking up drafts that do not pay may take."""
+
+
+@dataclass(slots=True)
+class Lookup:
+    """A draft that was looked up, and how far the text has followed it."""
+
+    tree: DraftTree
+    seen: int
+    """Tokens of the text that were compared, or were there before."""
+    expected: float = 0.0
+    """Draft tokens that were expected to be accepted."""
+    children: dict[int, dict[int, int]] = field(init=False)
+    node: int = -1
+    accepted: int = 0
+
+    def __post_init__(self) -> None:
+        self.children = self.tree.children_by_token()
+
+    def follow(self, tokens: Sequence[int]) -> bool:
+        """Follow the text, and return whether it has left the draft."""
+        for token in tokens[self.seen :]:
+            child = self.children.get(self.node, {}).get(token)
+            if child is None:
+                return True
+            self.node = child
+            self.accepted += 1
+        self.seen = len(tokens)
+        return self.node not in self.children
+
+
+class Looker:
+    """Looks drafts up: where they pay, and within a share of the time where they do
+    not.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+        self.lookups = [
+            number for number, one in enumerate(members) if one.drafter.looks_up
+        ]
+        self._took = [0.0] * len(members)
+        """By member: seconds of looking a draft up."""
+        self._looking = Allowance(LOOKING)
+        self._drafts: dict[int, dict[int, Lookup]] = {}
+        """By request and member: the draft that is compared with the text."""
+        self._missed: set[int] = set()
+        """Ids of the requests for which nothing was found in the last round."""
+
+    def save_up(self, took: float) -> None:
+        """Grant a share of a round that took so many seconds."""
+        self._looking.grant(took)
+
+    def missed(self, request: Request) -> bool:
+        """Whether nothing was found when drafts were looked up last."""
+        return request.id in self._missed
+
+    def release(self, request: Request) -> None:
+        """Forget a request."""
+        self._drafts.pop(request.id, None)
+        self._missed.discard(request.id)
+
+    def rests(self, choice: Choice, text: Text, plain: float) -> bool:
+        """Whether nothing is looked up in the next round, of `plain` seconds."""
+        if choice.guard.stops_lookups:
+            return True
+        return not self._looking.covers(0.0) and all(
+            text.by_method[number].gain * plain <= self._took[number]
+            for number in self.lookups
+        )
+
+    def look(
+        self, request: Request, choice: Choice, text: Text, load: Load
+    ) -> int | None:
+        """Look drafts up, and return the method of the best one, if it is better than
+        the method in use: its member drafts it in this round.
+        """
+        texts, plain = load
+        drafts = self._drafts.setdefault(request.id, {})
+        self._settle(request, choice, text, drafts)
+        best, most = None, 0.0
+        if choice.guard.stops_lookups:
+            return best
+        for number in self.lookups:
+            member = self._members[number]
+            known = text.by_method[number]
+            pays = known.gain * plain > self._took[number]
+            may_look = pays or self._looking.covers(0)
+            if member.failures.is_off(request) or not may_look:
+                continue
+            before = perf_counter()
+            tree, gain = DraftTree(), 0.0
+            with member.failures.contained(request):
+                tree = member.look(request, texts)
+            if tree.tokens:
+                tree, expected = self._worthy(choice, text, number, tree, texts)
+                gain = choice.gain(expected, len(tree), texts)
+            if gain > most:
+                best, most = number, gain
+                member.found[request.id] = tree
+            self._missed.add(request.id)
+            if tree.tokens:
+                self._missed.discard(request.id)
+            if tree.tokens and number not in drafts:
+                stated = promised(choice, text, number, tree)
+                drafts[number] = Lookup(tree, len(request.tokens), stated)
+            won = gain if best == number else 0.0
+            choice.looked(text, number, won)
+            took = perf_counter() - before
+            self._took[number] = running_mean(self._took[number], took)
+            if not pays:
+                self._looking.spend(took)
+        return best
+
+    def _worthy(
+        self, choice: Choice, text: Text, number: int, tree: DraftTree, texts: int
+    ) -> tuple[DraftTree, float]:
+        """Return the part of a draft that gains most, and how many of its tokens should
+        be accepted; of one that gains nothing, all of it.
+        """
+        share = choice.agreement[number].calibration
+        price = choice.row * texts
+        if tree.probabilities:
+            nodes = tree.best(len(tree), price / share)
+            probabilities = [tree.probabilities[node] for node in nodes]
+            expected = share * sum(probabilities)
+        else:
+            expected, length = 0.0, 0
+            earned = most = 0.0
+            for count, reached in enumerate(choice.reached(text, number), 1):
+                earned += share * reached
+                if count <= len(tree) and earned - price * count > most:
+                    most = earned - price * count
+                    expected, length = earned, count
+            nodes = range(length)
+        return (tree.pruned(nodes) if nodes else tree), expected
+
+    def settle(self, request: Request, number: int) -> None:
+        """Leave out a draft that has had a round of its own."""
+        self._drafts.get(request.id, {}).pop(number, None)
+
+    def _settle(
+        self, request: Request, choice: Choice, text: Text, drafts: dict[int, Lookup]
+    ) -> None:
+        """Record the drafts that the text has left."""
+        for number, draft in list(drafts.items()):
+            if draft.follow(request.tokens):
+                del drafts[number]
+                depth = max(draft.tree.depths)
+                accepted = draft.accepted
+                choice.saw(text, number, depth, accepted)
+                agreement = choice.agreement[number]
+                agreement.promise(draft.expected, accepted)
+
+
+def promised(choice: Choice, text: Text, number: int, tree: DraftTree) -> float:
+    """Return the tokens of a draft that was looked up that should be accepted, as it
+    states, or by its depth.
+    """
+    if tree.probabilities:
+        return sum(tree.probabilities)
+    return choice.expected(text, number, max(tree.depths))

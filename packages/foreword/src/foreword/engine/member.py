@@ -1,0 +1,104 @@
+"""One method among several that share requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreword.budget import AdaptiveBudget, DraftBudget
+from foreword.budget.known import DEPTHS
+from foreword.draft.base import Drafter
+from foreword.engine.failures import Failures
+from foreword.engine.speculator import Speculator
+from foreword.engine.sub_batch import SubBatch
+from foreword.types import Batch, Draft, DraftTree, Request
+from foreword.types.round import Reason
+
+if TYPE_CHECKING:
+    from foreword.engine.choosing import Chooser
+
+
+class _MemberFailures(Failures):
+    """Failures of one drafter among several: the others go on with the request."""
+
+    def __init__(self, missing: str | None) -> None:
+        super().__init__(missing)
+        self.off: set[int] = set()
+        """Ids of the requests that this drafter is off for."""
+
+    def is_off(self, request: Request) -> bool:
+        return request.id in self.off or super().is_off(request)
+
+    def turn_off(self, request: Request) -> None:
+        self.off.add(request.id)
+
+
+class Member(Speculator):
+    """One method with a budget of its own, among several."""
+
+    def __init__(
+        self, team: Chooser, number: int, drafter: Drafter, budget: DraftBudget
+    ) -> None:
+        super().__init__(team.target, drafter, team.rule, budget)
+        # noise that one member has computed serves the others
+        self.draws = team.draws
+        self.verifier = team.verifier
+        self.failures: _MemberFailures = _MemberFailures(drafter.missing)
+        self.team = team
+        self.number = number
+        self.found: dict[int, DraftTree] = {}
+        """By request: the draft of this round that was looked up."""
+
+    def _budget(self, batch: Batch, request: Request, others: int) -> int:
+        most = super()._budget(batch, request, others)
+        budget = self.budget
+        if not isinstance(budget, AdaptiveBudget):
+            return most
+        if most and not budget.stated:
+            fastest = self.team.nodes(request, self.number)
+            most = min(most, fastest)
+        return most
+
+    def look(self, request: Request, texts: int) -> DraftTree:
+        """Look up a draft for a request in a round of so many."""
+        self.found.pop(request.id, None)
+        context = self.target.context
+        batch = Batch(
+            (request,),
+            self.draws,
+            self._trees,
+            context=context,
+        )
+        nodes = self._budget(batch, request, texts - 1)
+        nodes = min(nodes, DEPTHS)
+        if not nodes:
+            return DraftTree()
+        draft = self._checked_draft(batch, [nodes])
+        return draft.trees[0]
+
+    def _proposed(self, batch: Batch, budgets: Sequence[int]) -> Draft:
+        trees = []
+        for request in batch.requests:
+            tree = self.found.pop(request.id, None)
+            if tree is not None:
+                trees.append(tree)
+        if len(trees) == len(batch):
+            return Draft(trees, device=self.target.device)
+        return super()._proposed(batch, budgets)
+
+    def _reason(self, sub_batch: SubBatch, row: int) -> Reason:
+        reason = super()._reason(sub_batch, row)
+        if reason != "method":
+            return reason
+        return self.team.why_plain(sub_batch.batch.requests[row])
+
+    def release(self, request: Request) -> None:
+        self.failures.off.discard(request.id)
+        self.found.pop(request.id, None)
+        super().release(request)
+
+    def settle(
+        self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
+    ) -> None:
+        if sub_batch.drafting:
+            self.team.learn(self, sub_batch, wrote, drafted, reading)
