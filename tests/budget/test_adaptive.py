@@ -18,8 +18,8 @@ from foreword.budget import (
     RoundResult,
     policy,
 )
+from foreword.budget.estimates import BUDGET
 from foreword.budget.heuristic import HeuristicBudget
-from foreword.budget.known import BUDGET
 from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from foreword.budget.choice import UNPRICED, Choice, Text
-from foreword.budget.known import (
+from foreword.budget.estimates import (
     BUDGET,
     DEPTHS,
     SHARE,
@@ -126,7 +126,7 @@ class World:
             self.allowance.spend(took, idle=idle)
             self.spent += took
             self.reading += took
-            self.choice.charge(took)
+            self.choice.guard.charge(took)
             for accepted in runs(bits[number][read[number] : at]):
                 self.choice.saw(text, number, DEPTHS, accepted)
             read[number] = at

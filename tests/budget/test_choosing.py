@@ -12,8 +12,8 @@ from drafters import Foresight, known
 from foreword import LLM, SamplingParams, bundled
 from foreword.budget import BUDGETS, Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice
+from foreword.budget.estimates import DEPTHS
 from foreword.budget.kept import KeptStates
-from foreword.budget.known import DEPTHS
 from foreword.draft import method, resolved
 from foreword.draft.base import Drafter
 from foreword.draft.ensemble.auto import AutoDrafter

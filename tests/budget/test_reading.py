@@ -6,7 +6,7 @@ import pytest
 
 from foreword import SamplingParams
 from foreword.budget.choice import Choice
-from foreword.budget.known import DEPTHS
+from foreword.budget.estimates import DEPTHS, Guard
 from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.tree.drafter import ModelDrafter
@@ -52,7 +52,7 @@ def observed(
     monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
     monkeypatch.setattr(Choice, "gain", lambda *_: -1.0)
     monkeypatch.setattr(Choice, "saw", watched)
-    monkeypatch.setattr(Choice, "charge", lambda *_: None)
+    monkeypatch.setattr(Guard, "charge", lambda *_: None)
     monkeypatch.setattr(Allowance, "covers", lambda *_: True)
     monkeypatch.setattr(
         Allowance, "covers_block", lambda _, behind, *__, **___: behind >= BLOCK

@@ -186,7 +186,7 @@ def served_logits(
 
 
 def check_served(task: Any, drafter_of: Callable[[Model], ModelDrafter]) -> None:
-    """A layer drafts what it gave while it learnt, by the plain definition: read the
+    """A layer drafts the tokens of its training, by the plain definition: read the
     text up to a token, then the next tokens as a chain of draft tokens.
     """
     (piece,) = random_pieces(3, 14)

@@ -14,8 +14,8 @@ import numpy as np
 from foreword.api.llm import LLM
 from foreword.api.session import Session
 from foreword.budget import AdaptiveBudget, Costs
+from foreword.budget.estimates import DEPTHS
 from foreword.budget.kept import kind_name
-from foreword.budget.known import DEPTHS
 from foreword.engine.speculator import kept_states
 from foreword.errors import InvalidRequest
 from foreword.hindsight.whatif import Outcome, candidates, what_if

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from foreword.budget.known import (
+from foreword.budget.estimates import (
     DEPTHS,
     LOOKED,
     LOOKED_ON_ALL,
@@ -177,8 +177,8 @@ class Choice:
         """Return the draft tokens with which a method should write this text fastest;
         few before any was timed, so that a dear drafter costs little.
         """
-        most = DEPTHS if self.prices[method].known else UNPRICED
-        return min(self._best([text], method)[1], most)
+        limit = DEPTHS if self.prices[method].known else UNPRICED
+        return min(self._best([text], method)[1], limit)
 
     def _best(self, texts: Sequence[Text], method: int) -> tuple[float, int]:
         price, share = self.prices[method], self.agreement[method].calibration
@@ -271,10 +271,10 @@ class Choice:
         """Whether one round in so many is over."""
         return self._rounds % every == 0
 
-    def pass_plain(self, rounds: int = 1) -> None:
-        """Record rounds of plain decoding."""
-        self._count(rounds)
-        self.guard.allow(rounds)
+    def pass_plain(self) -> None:
+        """Record a round of plain decoding."""
+        self._count()
+        self.guard.allow()
 
     def learn(
         self, method: int, tokens: float, depth: int, spent: float, unread: int
@@ -293,12 +293,8 @@ class Choice:
         if not (first or unread):
             self.guard.record(tokens / spent)
         self._used[method] = self._rounds
-        self._count(1)
+        self._count()
 
-    def charge(self, spent: float) -> None:
-        """Record time that reading took, in plain rounds."""
-        self.guard.charge(spent)
-
-    def _count(self, rounds: int) -> None:
-        self._rounds += rounds
-        self._left -= rounds
+    def _count(self) -> None:
+        self._rounds += 1
+        self._left -= 1

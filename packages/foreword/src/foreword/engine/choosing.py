@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import Choice, Kind, Sort, Text
-from foreword.budget.known import DEPTHS
+from foreword.budget.estimates import DEPTHS
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
 from foreword.engine.choices import Choices, labels_of
@@ -114,8 +114,8 @@ class Chooser(Speculator):
         bits = len(writing).bit_length()
         kinds: dict[Kind, list[ScheduledRequest]] = {}
         for entry in writing:
-            known = self._entry(entry.request, bits)
-            kinds.setdefault(known.kind, []).append(entry)
+            kind = self._entry(entry.request, bits).kind
+            kinds.setdefault(kind, []).append(entry)
         groups: dict[int, list[ScheduledRequest]] = {}
         for kind, entries in kinds.items():
             choice = self._choices.of(kind)
@@ -132,22 +132,22 @@ class Chooser(Speculator):
         ]
 
     def _numbers(
-        self, choice: Choice, entries: Sequence[ScheduledRequest], texts: int
+        self, choice: Choice, scheduled: Sequence[ScheduledRequest], texts: int
     ) -> list[int]:
         """Return the member for each of these requests, which are of one kind."""
-        requests = [entry.request for entry in entries]
+        requests = [entry.request for entry in scheduled]
         out = self._out(requests)
         if len(out) == self._plain.number:
             for request in requests:
                 request.undrafted = request.undrafted or self.failed
-        known = [self._entries[request.id] for request in requests]
+        entries = [self._entries[request.id] for request in requests]
         plain, looker = self._prices.plain_seconds(texts), self._looker
         choice.row = self._prices.row(texts)
         unread = partial(self._unread, requests)
         out += looker.lookups if looker else []
-        number = choice.decide([one.text for one in known], unread, out)
+        number = choice.decide([entry.text for entry in entries], unread, out)
         numbers = [number] * len(requests)
-        for at, entry in enumerate(known):
+        for at, entry in enumerate(entries):
             request, text = requests[at], entry.text
             better = None
             if looker:
@@ -307,7 +307,7 @@ class Chooser(Speculator):
             self._looker.settle(request, number)
             tree = sub_batch.draft.trees[row]
             expected = sum(tree.probabilities) or expected
-        choice.agreement[number].promise(expected, accepted)
+        choice.agreement[number].calibrate(expected, accepted)
         choice.saw(text, number, depth, accepted)
         entry.by_member[number] = len(request.tokens)
         return unread

@@ -100,13 +100,13 @@ class Looker:
         texts, plain = load
         drafts = self._drafts.setdefault(request.id, {})
         self._settle(request, choice, text, drafts)
-        best, most = None, 0.0
+        best, largest = None, 0.0
         if choice.guard.stops_lookups:
             return best
         for number in self.lookups:
             member = self._members[number]
-            known = text.by_method[number]
-            pays = known.gain * plain > self._took[number]
+            gained = text.by_method[number].gain
+            pays = gained * plain > self._took[number]
             may_look = pays or self._looking.covers(0)
             if member.failures.is_off(request) or not may_look:
                 continue
@@ -117,15 +117,15 @@ class Looker:
             if tree.tokens:
                 tree, expected = self._worthy(choice, text, number, tree, texts)
                 gain = choice.gain(expected, len(tree), texts)
-            if gain > most:
-                best, most = number, gain
+            if gain > largest:
+                best, largest = number, gain
                 member.found[request.id] = tree
             self._missed.add(request.id)
             if tree.tokens:
                 self._missed.discard(request.id)
             if tree.tokens and number not in drafts:
-                stated = promised(choice, text, number, tree)
-                drafts[number] = Lookup(tree, len(request.tokens), stated)
+                expected = expected_tokens(choice, text, number, tree)
+                drafts[number] = Lookup(tree, len(request.tokens), expected)
             won = gain if best == number else 0.0
             choice.looked(text, number, won)
             took = perf_counter() - before
@@ -148,11 +148,12 @@ class Looker:
             expected = share * sum(probabilities)
         else:
             expected, length = 0.0, 0
-            earned = most = 0.0
+            earned = largest = 0.0
             for count, reached in enumerate(choice.reached(text, number), 1):
                 earned += share * reached
-                if count <= len(tree) and earned - price * count > most:
-                    most = earned - price * count
+                gain = earned - price * count
+                if count <= len(tree) and gain > largest:
+                    largest = gain
                     expected, length = earned, count
             nodes = range(length)
         return (tree.pruned(nodes) if nodes else tree), expected
@@ -172,11 +173,11 @@ class Looker:
                 accepted = draft.accepted
                 choice.saw(text, number, depth, accepted)
                 agreement = choice.agreement[number]
-                agreement.promise(draft.expected, accepted)
+                agreement.calibrate(draft.expected, accepted)
 
 
-def promised(choice: Choice, text: Text, number: int, tree: DraftTree) -> float:
-    """Return the tokens of a draft that was looked up that should be accepted, as it
+def expected_tokens(choice: Choice, text: Text, number: int, tree: DraftTree) -> float:
+    """Return how many tokens of a draft that was looked up should be accepted: as it
     states, or by its depth.
     """
     if tree.probabilities:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreword.budget import AdaptiveBudget, DraftBudget
-from foreword.budget.known import DEPTHS
+from foreword.budget.estimates import DEPTHS
 from foreword.draft.base import Drafter
 from foreword.engine.failures import Failures
 from foreword.engine.speculator import Speculator
@@ -50,14 +49,14 @@ class Member(Speculator):
         """By request: the draft of this round that was looked up."""
 
     def _budget(self, batch: Batch, request: Request, others: int) -> int:
-        most = super()._budget(batch, request, others)
+        nodes = super()._budget(batch, request, others)
         budget = self.budget
         if not isinstance(budget, AdaptiveBudget):
-            return most
-        if most and not budget.stated:
+            return nodes
+        if nodes and not budget.stated:
             fastest = self.team.nodes(request, self.number)
-            most = min(most, fastest)
-        return most
+            nodes = min(nodes, fastest)
+        return nodes
 
     def look(self, request: Request, texts: int) -> DraftTree:
         """Look up a draft for a request in a round of so many."""
@@ -73,10 +72,10 @@ class Member(Speculator):
         nodes = min(nodes, DEPTHS)
         if not nodes:
             return DraftTree()
-        draft = self._checked_draft(batch, [nodes])
+        draft = super()._checked_draft(batch, [nodes])
         return draft.trees[0]
 
-    def _proposed(self, batch: Batch, budgets: Sequence[int]) -> Draft:
+    def _checked_draft(self, batch: Batch, budgets: list[int]) -> Draft:
         trees = []
         for request in batch.requests:
             tree = self.found.pop(request.id, None)
@@ -84,7 +83,7 @@ class Member(Speculator):
                 trees.append(tree)
         if len(trees) == len(batch):
             return Draft(trees, device=self.target.device)
-        return super()._proposed(batch, budgets)
+        return super()._checked_draft(batch, budgets)
 
     def _reason(self, sub_batch: SubBatch, row: int) -> Reason:
         reason = super()._reason(sub_batch, row)

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from foreword.budget.choice import Choice, Text
-from foreword.budget.known import DEPTHS
+from foreword.budget.estimates import DEPTHS
 from foreword.types import Request
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Reader:
                 agrees = member.drafter.reread(request, member.draws)
             took = perf_counter() - before
             self._reading.spend(took, idle=idle)
-            choice.charge(took / plain)
+            choice.guard.charge(took / plain)
             price.read(unread, took / plain)
             read[number] = len(request.tokens)
             for accepted in runs(agrees):

@@ -153,7 +153,7 @@ class Speculator:
         return draft
 
     def _checked_draft(self, batch: Batch, budgets: list[int]) -> Draft:
-        draft = checked(self._proposed(batch, budgets), budgets, self.target)
+        draft = checked(self.drafter.propose(batch, budgets), budgets, self.target)
         if not (draft.chain or self._trees):
             draft = first_chain(draft)
         reach = [batch.reach(request) for request in batch.requests]
@@ -163,9 +163,6 @@ class Speculator:
         from foreword.draft import constrained
 
         return constrained.accepted(draft, batch.requests)
-
-    def _proposed(self, batch: Batch, budgets: Sequence[int]) -> Draft:
-        return self.drafter.propose(batch, budgets)
 
     def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
         """Find the requests at fault by drafting for each one separately; these drafts

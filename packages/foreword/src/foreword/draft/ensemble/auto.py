@@ -11,8 +11,8 @@ from foreword.types import Batch, Draft
 
 
 class AutoDrafter(JointDrafter):
-    """Methods among which the engine chooses (engine/arms.py), as in HedgeSpec (arXiv
-    2510.20064), with time per token as the loss.
+    """Methods among which the engine chooses (engine/choosing.py), as in HedgeSpec
+    (arXiv 2510.20064), with time per token as the loss.
 
     Outside an engine it drafts with the first member that has draft tokens.
     """

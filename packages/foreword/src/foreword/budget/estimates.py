@@ -23,7 +23,7 @@ RECALLED = 8.0
 """Rounds. Weight of an acceptance that was measured in another process, or on requests
 of another kind.
 """
-HOPED = 0.2
+FIRST_GAIN = 0.2
 """Tokens. What a draft that is looked up gains before any."""
 LOOKED, LOOKED_ON_ALL = 0.1, 0.02
 """Weights of the newest draft in the gain of such drafts on a text, and on all."""
@@ -44,14 +44,14 @@ BUDGET: one stall of the machine must not end drafting for hours.
 class Agreement:
     """Acceptance of a method's draft tokens by depth, on all texts of a kind."""
 
-    __slots__ = ("_kept", "_tried", "accepted", "promised", "rates")
+    __slots__ = ("_accepted", "_expected", "_kept", "_tried", "rates")
 
     def __init__(self) -> None:
         self._tried = [0.0] * DEPTHS
         self._kept = [0.0] * DEPTHS
         self.rates = [FIRST] * DEPTHS
         """By depth, the acceptance of a draft token after those before it."""
-        self.promised = self.accepted = PRIOR
+        self._expected = self._accepted = PRIOR
         """Draft tokens that were expected to be accepted, and that were."""
 
     def add(self, depth: int, accepted: int) -> None:
@@ -70,17 +70,17 @@ class Agreement:
             rate = shrunk(self._kept[at], tried, rate, PRIOR)
             self.rates[at] = rate
 
-    def promise(self, tokens: float, accepted: int) -> None:
+    def calibrate(self, expected: float, accepted: int) -> None:
         """Record how many draft tokens were expected to be accepted, and how many
         were.
         """
-        self.promised = MEMORY * self.promised + tokens
-        self.accepted = MEMORY * self.accepted + accepted
+        self._expected = MEMORY * self._expected + expected
+        self._accepted = MEMORY * self._accepted + accepted
 
     @property
     def calibration(self) -> float:
         """Accepted draft tokens over expected ones."""
-        return (self.accepted + 1.0) / (self.promised + 1.0)
+        return (self._accepted + 1.0) / (self._expected + 1.0)
 
     def recall(self, rates: Iterable[float]) -> None:
         """Begin with an acceptance that was measured elsewhere."""
@@ -100,7 +100,7 @@ class OnText:
     accepted: float = 0.0
     expected: float = 0.0
     """How many of those tried are accepted on all texts."""
-    gain: float = HOPED
+    gain: float = FIRST_GAIN
     """Tokens that a draft gains, of a method that looks drafts up; where it finds none,
     or another one is better, 0.
     """
@@ -133,7 +133,7 @@ class Price:
     """What a round takes beyond a plain one, by the depth of its draft."""
     reading: float = 0.0
     """Rounds for each token that another one wrote, which the drafter reads first."""
-    gain: float = HOPED
+    gain: float = FIRST_GAIN
     """The same as `OnText.gain`, on all texts."""
     is_warm: bool = False
     """Whether a round is over: the first one of a process takes longer than any later
@@ -201,7 +201,7 @@ class Guard:
         """Record a loss, or a gain below 0."""
         self.lost = min(max(self.lost + rounds, -SAVED), 2 * BUDGET)
 
-    def allow(self, rounds: float) -> None:
-        """Record rounds of plain decoding."""
+    def allow(self) -> None:
+        """Record a round of plain decoding."""
         if self.lost > 0:
-            self.lost = max(self.lost - SHARE * rounds, 0.0)
+            self.lost = max(self.lost - SHARE, 0.0)
