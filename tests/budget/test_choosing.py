@@ -135,7 +135,6 @@ def test_a_request_that_ends_is_released_by_every_member(turning):
     assert isinstance(chooser, Chooser)
     assert turning[0]
     assert not lm._memories
-    assert not chooser.members[0].budget._read
     assert not any(member.found for member in chooser.members)
 
 
@@ -157,7 +156,7 @@ def test_a_policy_without_costs_gets_measured_ones():
     chooser = loop.default
     assert isinstance(chooser, Chooser)
     expected = Costs(measure(target(DTYPE))).seconds(1)
-    assert chooser._prices.plain_seconds(1) == expected > 0
+    assert chooser.prices.plain_seconds(1) == expected > 0
 
 
 class Broken(Foresight):

@@ -89,6 +89,6 @@ def test_the_cost_of_drafting_is_that_of_the_tokens_that_were_made():
     policy = Policy(TARGET)
     seconds(policy, 0)
     assert isinstance(policy.budget, AdaptiveBudget)
-    cost = policy.budget.drafting_cost
-    assert cost.seconds(0) < 0.2 * FORWARD
-    assert cost.each == pytest.approx(FORWARD, rel=0.1)
+    terms = policy.budget.terms
+    assert terms.proposing(0) < 0.2 * FORWARD
+    assert terms.each == pytest.approx(FORWARD, rel=0.1)

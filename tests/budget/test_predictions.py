@@ -4,7 +4,7 @@ its rows.
 
 import pytest
 
-from foreword.budget.constants import C
+from foreword.budget import predictions as C
 from foreword.budget.predictions import DraftProbabilities, largest
 from foreword.types.params import NODES
 
@@ -12,8 +12,8 @@ from foreword.types.params import NODES
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ({1: 1.0}, C.tree),
-        ({1: 1.0, 16: 1.1, 64: 2.1}, C.tree),
+        ({1: 1.0}, C.TREE),
+        ({1: 1.0, 16: 1.1, 64: 2.1}, C.TREE),
         ({1: 1.0, 64: 1.9, 256: 9.0}, 63),
         ({1: 1.0, 64: 1.0, 256: 1.2}, NODES),
     ],
@@ -26,4 +26,4 @@ def test_number_of_draft_tokens_grows_to_limit_and_no_further():
     probabilities = DraftProbabilities(NODES)
     for _ in range(40):
         probabilities.settle([probabilities.most], 1.0)
-    assert probabilities.most == NODES > C.tree
+    assert probabilities.most == NODES > C.TREE

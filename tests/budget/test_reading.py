@@ -10,9 +10,10 @@ from foreword.budget.estimates import DEPTHS, Guard
 from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.tree.drafter import ModelDrafter
+from foreword.engine import reading
 from foreword.engine.choosing import Chooser
 from foreword.engine.looking import Lookup
-from foreword.engine.reading import BLOCK, LARGEST, SAVED, Allowance
+from foreword.engine.reading import SAVED, Allowance
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, DraftTree
 from running import DTYPE, Case, drafter, engine, finish, plain, prompts, target
@@ -54,9 +55,7 @@ def observed(
     monkeypatch.setattr(Choice, "saw", watched)
     monkeypatch.setattr(Guard, "charge", lambda *_: None)
     monkeypatch.setattr(Allowance, "covers", lambda *_: True)
-    monkeypatch.setattr(
-        Allowance, "covers_block", lambda _, behind, *__, **___: behind >= BLOCK
-    )
+    monkeypatch.setattr(reading, "LARGEST", reading.BLOCK)
     loop = engine(target(DTYPE), AutoDrafter(members), DEPTHS)
     chooser = loop.default
     assert isinstance(chooser, Chooser)
@@ -105,7 +104,7 @@ def test_models_are_compared_with_what_another_method_writes(
     assert len(seen) > 8
     (choice,) = chooser._choices._choices.values()
     assert 0.0 < choice.agreement[0].rates[0] < 1.0
-    assert choice.prices[0].reading > 0
+    assert choice.prices[0].reading(16) > 0
     assert len(agreed) > 60
     own = finish(engine(target(DTYPE), drafter(name, DTYPE), 1), asked)
     compared = []
@@ -161,21 +160,14 @@ def test_a_draft_is_followed_until_the_text_leaves_it():
     assert whole.accepted == 3
 
 
-def test_feedback_takes_a_share_of_the_time_and_of_gains():
+def test_feedback_takes_a_share_of_the_time():
     allowance = Allowance(0.01)
-    assert not allowance.covers_block(LARGEST, 0.5, is_new=True, idle=True)
+    assert not allowance.covers(0.5)
     for _ in range(100):
         allowance.grant(1.0)
-    assert allowance.covers_block(BLOCK, 0.5, is_new=True, idle=False)
-    assert not allowance.covers_block(BLOCK, 0.5, is_new=False, idle=True)
-    assert allowance.covers_block(LARGEST, 0.5, is_new=False, idle=False)
+    assert allowance.covers(0.5)
     allowance.spend(1.0)
     assert not allowance.covers(0.1)
-    allowance.refund(20.0, 1.0)
-    allowance.refund(-5.0, 1.0)
-    assert allowance.covers_block(BLOCK, 0.9, is_new=False, idle=True)
-    assert not allowance.covers_block(BLOCK, 0.9, is_new=False, idle=False)
     for _ in range(10_000):
         allowance.grant(1.0)
-        allowance.refund(20.0, 1.0)
-    assert allowance.seconds == allowance.won == SAVED
+    assert allowance.seconds == SAVED

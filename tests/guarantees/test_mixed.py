@@ -18,8 +18,6 @@ from foreword.draft.base import Drafter
 from foreword.draft.ensemble.recipe import shipped
 from foreword.model import Model, load_tokenizer
 from foreword.prompts import load
-from foreword.types import Request
-from foreword.types.stats import Clock
 from foreword_lab.bench.stats import speedup
 from running import Answer, Case, count_accepted, drafter, engine, finish
 
@@ -132,27 +130,9 @@ def test_no_kind_of_five_hundred_requests_costs_another_its_drafts(name: str) ->
     check(name, stream(46, 24))
 
 
-class Timed(AdaptiveBudget):
-    """The adaptive budget on a clock that no machine changes: forwards take about a
-    second, and drafting takes long for requests with filters.
-    """
-
-    filtered = False
-
-    def nodes(self, sequence: Request, others: int) -> int:
-        self.filtered |= not sequence.params.plain
-        return super().nodes(sequence, others)
-
-    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
-        propose = (0.8 if self.filtered else 0.05) if clock.propose else 0.0
-        fixed = Clock(propose=propose, score=1 + 0.01 * rows, verify=0.01)
-        super().on_timing(rows, fixed, reading)
-        self.filtered = False
-
-
 @pytest.mark.parametrize("name", ["lm", pytest.param("dspark", marks=pytest.mark.slow)])
 def test_adaptive_budget_drafts_on_after_filtered_requests(name: str) -> None:
-    llm = LLM(method=name, budget=Timed({1: 1.01, 64: 1.64}))
+    llm = LLM(method=name, budget=AdaptiveBudget({1: 1.01, 64: 1.64}))
     asked = [
         request.params
         for kind, request in stream(1, 16)

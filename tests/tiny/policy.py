@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from foreword.budget import AdaptiveBudget, Costs, DraftBudget, RoundResult
 from foreword.budget.choice import Choice, Text
+from foreword.engine.round_prices import RoundPrices, RoundRows
 from foreword.types import Clock, Draft, Request
 
 
@@ -22,27 +23,38 @@ class Policy:
     """A constant number instead."""
     budget: DraftBudget = field(init=False)
     choice: Choice = field(init=False)
+    prices: RoundPrices = field(init=False)
     texts: dict[int, Text] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
     """Tokens that the drafter has read, by request."""
-    overhead: float = 0.0
 
     def __post_init__(self) -> None:
         self.budget = self.fixed or AdaptiveBudget(self.cost)
         self.choice = Choice(1)
-        self.costs = Costs(self.cost)
+        costs = Costs(self.cost)
         if isinstance(self.budget, AdaptiveBudget):
-            self.costs = self.budget.costs
+            costs = self.budget.costs
+        self.prices = RoundPrices(costs)
+
+    @property
+    def costs(self) -> Costs:
+        """Seconds of a forward, as they are known now."""
+        return self.prices.costs
 
     def nodes(self, requests: Sequence[Request]) -> list[int]:
         """Return the draft tokens for each of these requests."""
-        others = len(requests) - 1
-        if self.fixed is None:
+        size = len(requests)
+        if isinstance(self.budget, AdaptiveBudget):
             texts = [self._text(one) for one in requests]
             lag = sum(map(self._lag, requests))
-            if self.choice.decide(texts, lambda _: lag) == self.choice.plain:
-                return [0] * len(requests)
-        return [self.budget.nodes(one, others) for one in requests]
+            self.choice.row = self.prices.row(size)
+            number = self.choice.decide(texts, lambda _: lag)
+            for text in texts:
+                text.method = number
+            if number == self.choice.plain:
+                return [0] * size
+            self.budget.terms = self.prices.terms(self.choice, 0, size)
+        return [self.budget.nodes(one, size - 1) for one in requests]
 
     def _text(self, request: Request) -> Text:
         if request.id not in self.texts:
@@ -66,34 +78,28 @@ class Policy:
         reading: int = 0,
     ) -> None:
         """Learn from a round, before its tokens are written."""
-        size, rows = len(requests), len(requests) + sum(depths)
+        size, nodes = len(requests), sum(depths)
         if not any(asked):
-            if self.fixed is None:
-                self.choice.pass_plain()
-                if not reading:
-                    self.costs.correct(size, clock.score)
-                self.overhead = (clock.verify + clock.commit) / size
+            self.choice.pass_plain()
+            if not reading:
+                self.prices.learn_plain(size, clock, self.choice.streak)
             return
         lag = sum(map(self._lag, requests))
-        plain = self.costs.seconds(size) * clock.score / self.costs.seconds(rows)
-        plain += size * self.overhead
-        spent = clock.total / plain
-        if reading:
-            plain = self.costs.seconds(size) + size * self.overhead
-            more = self.costs.seconds(rows) - self.costs.seconds(size)
-            spent = 1.0 + (clock.propose + more) / plain
-        self.budget.on_timing(rows, clock, reading)
+        rows = RoundRows(size, nodes, reading)
+        self.prices.learn(clock, rows, size)
+        spent, proposed = self.prices.spent(clock, rows, size, nodes)
         for one, *round_ in zip(requests, asked, depths, accepted, strict=True):
             wanted, depth, kept = round_
-            result = RoundResult(wanted, depth, kept, clock.propose, clock.total)
+            result = RoundResult(wanted, depth, kept, clock, reading > 0)
             self.budget.learn(one, result)
-            if self.fixed is None:
-                self.choice.saw(self._text(one), 0, depth, kept)
+            self.choice.saw(self._text(one), 0, depth, kept)
             self.read[one.id] = len(one.tokens) + kept + 1
-        if self.fixed is None:
-            tokens = 1 + sum(accepted) / size
-            depth = round(sum(depths) / size)
-            self.choice.learn(0, tokens, depth, spent, lag)
+        tokens = 1 + sum(accepted) / size
+        self.choice.learn(0, tokens, round(nodes / size), spent, lag)
+        if isinstance(self.budget, AdaptiveBudget) and not lag:
+            levels = self.budget.levels
+            levels = nodes if levels is None else levels
+            self.choice.prices[0].propose(levels, proposed)
 
     def release(self, request: Request) -> None:
         self.budget.release(request)

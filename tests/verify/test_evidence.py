@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import torch
 
-from foreword.budget import AdaptiveBudget, Costs, RoundResult
+from foreword.budget import Costs, RoundResult
 from foreword.budget.stopping import AdaEdlBudget
 from foreword.draft.ensemble.cascade import DecayedMean
 from foreword.draft.lookup.recycle import RecyclingDrafter
@@ -26,6 +26,7 @@ from foreword.types import (
     Scores,
     Verdict,
 )
+from policy import Policy
 from running import Case, prompts, target
 
 BAD = (math.nan, math.inf, -math.inf)
@@ -46,24 +47,22 @@ def numbers(of: object) -> list[float]:
     return numbers([getattr(of, name) for name in names])
 
 
-def measured() -> AdaptiveBudget:
-    budget = AdaptiveBudget(TABLE)
+def measured() -> Policy:
+    policy = Policy(TABLE)
     for _ in range(20):
-        round_(budget, 0.001)
-    return budget
+        round_(policy, 0.001)
+    return policy
 
 
-def round_(budget: AdaptiveBudget, draft_token: float, score: float = 0.012) -> int:
+def round_(policy: Policy, draft_token: float, score: float = 0.012) -> int:
     """One round of one text, of which three draft tokens are accepted; returns how many were
     asked for.
     """
     one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
-    asked = budget.nodes(one, 0)
+    (asked,) = policy.nodes([one])
     drafted = min(asked, 4)
     clock = Clock(draft_token if asked else 0.0, score, 0.0001, 0.0001)
-    budget.on_timing(1 + drafted, clock)
-    seconds = (clock.propose, clock.total)
-    budget.learn(one, RoundResult(asked, drafted, min(drafted, 3), *seconds))
+    policy.learn([one], [asked], [drafted], [min(drafted, 3)], clock)
     return asked
 
 
@@ -138,10 +137,10 @@ def test_noisy_clocks_keep_costs_of_unused_budgets() -> None:
 def test_threshold_recovers_from_unpredictable_texts() -> None:
     one, text = AdaEdlBudget(), Request(1, [1], 1, SamplingParams(), seed=0)
     for _ in range(6_000):
-        one.learn(text, RoundResult(4, 4, 0, 0.0, 0.0))
+        one.learn(text, RoundResult(4, 4, 0))
     assert one.threshold <= 1
     for _ in range(700):
-        one.learn(text, RoundResult(4, 4, 4, 0.0, 0.0))
+        one.learn(text, RoundResult(4, 4, 4))
     assert one.threshold < 0.5
 
 
@@ -173,13 +172,13 @@ def test_calibration_fades_while_nothing_is_promised() -> None:
 
 def test_floor_stays_a_probability() -> None:
     """Above it nothing is drafted, so nothing would be learnt that lowers it."""
-    budget = AdaptiveBudget(TABLE)
+    policy = Policy(TABLE)
+    budget = policy.budget
     one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     promising = Draft([DraftTree([5, 6, 7, 8], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])])
     for draft in [promising] * 20 + [Draft([DraftTree()])] * 100:
-        asked = budget.nodes(one, 0)
-        drafted = len(budget.trim(draft).trees[0]) if asked else 0
+        (asked,) = policy.nodes([one])
+        drafted = len(policy.trim(draft).trees[0]) if asked else 0
         clock = Clock(0.05 if asked else 0.0, 0.012, 0.0001, 0.0001)
-        budget.on_timing(1 + drafted, clock)
-        budget.learn(one, RoundResult(asked, drafted, 0, clock.propose, clock.total))
+        policy.learn([one], [asked], [drafted], [0], clock)
         assert 0 <= budget.floors[0] <= budget.floors[1] <= 0.8

@@ -15,7 +15,7 @@ import tiny_models
 from drafters import paths
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree.calibration import Calibration
-from foreword.draft.tree.coupled import CoupledTree
+from foreword.draft.tree.coupled import SHARPER, CoupledTree
 from foreword.draft.tree.drafter import CHUNK, catch_up
 from foreword.draft.vocabulary import DraftVocabulary
 from foreword.model import Model, Read
@@ -54,7 +54,7 @@ def child_distribution(
     model.close(-5)
     distribution = weights(logits, one, [list(path)])[0]
     noise = NoiseStreams(target().vocab, shared=True).drafting(one, path)
-    values = distribution if noise is None else distribution + noise
+    values = distribution if noise is None else SHARPER * distribution + noise
     return (values / confidence.scale(one.params.temperature)).softmax(-1)
 
 

@@ -16,7 +16,7 @@ from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.budget.base import RoundResult
 from foreword.estimators import OUTLIER
-from foreword.types import Clock, Request, SamplingParams
+from foreword.types import Request, SamplingParams
 from foreword.verify import Rule, rule
 from foreword_lab.bench.records import Round
 
@@ -48,15 +48,17 @@ class RoundLog(FixedBudget):
         super().__init__(count)
         self.rounds: list[Round] = []
 
-    def on_timing(self, rows: int, clock: Clock, reading: int = 0) -> None:
-        self.rounds.append(Round(1, 0, 0, clock.total, clock, reading=reading > 0))
-
     def learn(self, request: Request, outcome: RoundResult) -> None:
-        self.rounds[-1] = replace(
-            self.rounds[-1],
-            tokens=outcome.accepted + 1,
-            drafted=outcome.drafted,
-            accepted=outcome.accepted,
+        clock = outcome.clock
+        self.rounds.append(
+            Round(
+                tokens=outcome.accepted + 1,
+                drafted=outcome.drafted,
+                accepted=outcome.accepted,
+                seconds=clock.total,
+                clock=clock,
+                reading=outcome.reading,
+            )
         )
 
 

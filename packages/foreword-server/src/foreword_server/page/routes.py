@@ -128,16 +128,16 @@ def described(service: Service) -> dict[str, Any]:
         rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
         for rows in ROWS
     }
-    overhead = learned.overhead if learned else 0.0
-    drafting = learned.drafting_cost if learned else None
+    terms = learned.terms if learned else None
+    overhead = terms.overhead if terms else 0.0
     per_token = None
-    if drafting is not None and drafting.measured:
-        start = drafting.seconds(0)
+    if terms is not None and terms.price.known:
+        price = terms.price
         per_token = {
-            "start_ms": short(MILLI * start),
-            "token_ms": short(MILLI * (drafting.seconds(1) - start)),
-            "unread_ms": short(MILLI * drafting.catch_up(1)),
-            "rounds": drafting.rounds,
+            "start_ms": short(MILLI * terms.proposing(0)),
+            "token_ms": short(MILLI * terms.each),
+            "unread_ms": short(MILLI * terms.plain * price.unread.each),
+            "rounds": round(price.drafting.weight),
         }
     scheduler = llm.engine.scheduler
     return {

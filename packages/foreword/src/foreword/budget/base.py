@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jaxtyping import Float
@@ -110,19 +110,8 @@ class DraftBudget(ABC):
         """
         return draft
 
-    def on_timing(  # noqa: B027 - a hook, empty by default
-        self, rows: int, clock: Clock, reading: int = 0
-    ) -> None:
-        """Receive the cost of the last round: a forward over `rows`, one per writing
-        request and per draft token.
-
-        `reading` prompt tokens were read in the same forward.
-        """
-
     def learn(self, request: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
-        """Receive the outcome of that round for a request; of rounds in which no draft
-        tokens were requested, none.
-        """
+        """Receive the outcome of a round for a request."""
 
     def release(self, request: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a request that has ended."""
@@ -133,14 +122,14 @@ class RoundResult:
     """Outcome of one round of one request."""
 
     asked: int
-    """Draft tokens requested."""
+    """Draft tokens requested; 0 where none should be drafted."""
     drafted: int
     """Depth of the deepest draft token; for a chain, their number."""
     accepted: int
-    propose: float
-    """Seconds of drafting, for the whole batch."""
-    seconds: float
+    clock: Clock = field(default_factory=Clock)
     """Seconds of the round, for the whole batch."""
+    reading: bool = False
+    """Whether prompt tokens were read in the same forward."""
 
 
 class FixedBudget(DraftBudget):

@@ -11,16 +11,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from foreword.budget.estimates import (
+    COPIED,
     DEPTHS,
+    FIRST,
+    FIRST_GAIN,
     LOOKED,
     LOOKED_ON_ALL,
     MODELS,
+    RECALLED,
+    SHARE,
     Agreement,
     Guard,
     OnText,
     Price,
 )
-from foreword.estimators import OUTLIER, finite
+from foreword.estimators import finite
 
 UNPRICED = 4
 """Draft tokens of a method whose rounds were not timed."""
@@ -30,12 +35,19 @@ HORIZON = 64
 """Tokens over which a switch must pay for what the other drafter has to read."""
 LEAD = 0.05
 """Share of the time of HORIZON tokens that a switch must save besides."""
-RETRY, LONGEST = 16, 512
-"""Rounds after which a method that was not used is tried again, since few rounds may
-have misjudged it, and the load of the machine changes; each time twice as many.
+HOPE = 0.25
+"""Share of its speed by which a method may be faster on a new text, if it is known from
+one other: texts differ so much. It falls with the root of their number, and grows again
+while the method is not used.
+"""
+FADES, FEWEST = 0.8, 0.01
+"""Weight of older texts in that number, per text, and its least: a method that took
+three times as long is tried once in twenty texts, for the machine may have been busy.
 """
 TRIAL = 3
-"""Rounds of such a try; the first one also reads what others wrote."""
+"""Rounds of plain decoding that time it; the first one finds the weights of a draft
+model in the caches.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +55,10 @@ class Text:
     """What a choice knows of one text."""
 
     by_method: list[OnText]
+    lookups: list[float]
+    """By method, plain decoding last: tokens that looked-up drafts gain in a round
+    while it is in use.
+    """
     method: int = -1
     """The method in use; -1 before any."""
 
@@ -65,11 +81,20 @@ class Choice:
     length: the most of (1 + tokens accepted) / (rounds that the round takes).
     """
 
-    def __init__(self, methods: int) -> None:
-        """`methods`: how many there are besides plain decoding, which is the last."""
+    def __init__(self, methods: int, lookups: Collection[int] = ()) -> None:
+        """`methods`: how many there are besides plain decoding, which is the last;
+        `lookups`: the ones that look drafts up.
+        """
         self.plain = methods
-        self.agreement = [Agreement() for _ in range(methods)]
+        self.agreement = [
+            Agreement(COPIED if method in lookups else FIRST)
+            for method in range(methods)
+        ]
         self.prices = [Price() for _ in range(methods)]
+        self.lookups = [FIRST_GAIN if lookups else 0.0] * (methods + 1)
+        """By method: the same as `Text.lookups`, on all texts."""
+        self._looked = 1
+        """Rounds in which drafts were looked up, and one before any."""
         self.guard = Guard()
         self.row = 0.0
         """Rounds of plain decoding that one more row of the target takes."""
@@ -78,19 +103,23 @@ class Choice:
         self.current = methods
         self.speeds: Speeds = {}
         """Speeds of the last decision."""
+        self.streak = 0
+        """Rounds of plain decoding since the last other one."""
+        self._saved = 0.0
+        """Rounds that may be lost by timing plain decoding."""
+        self._timing = 0
+        """Rounds that are still plain for that."""
         self._left = 0
         """Rounds until the next decision."""
-        self._rounds = 0
-        self._used = [0] * methods
-        """By method: the last round that used it."""
-        self._retry = [RETRY] * methods
-        """By method: rounds without it before the next try."""
+        self._texts = [0.0] * methods
+        """By method: texts that it began; old ones count less."""
 
     def start_from(self, other: Choice) -> None:
         """Begin with what requests of another kind have shown."""
         for mine, known in zip(self.agreement, other.agreement, strict=True):
             mine.recall(known.rates)
         self.length = other.length
+        self.lookups = [*other.lookups]
 
     def state(self, method: int) -> list[float]:
         """Return what later processes should know of a method: what its rounds take
@@ -112,13 +141,16 @@ class Choice:
             line.learn(depth, start + each * depth)
         self.prices[method].is_warm = False
         self.agreement[method].recall(rates)
+        self._texts[method] = RECALLED
 
     # ---- texts
 
     def begin(self) -> Text:
         """Return the record of a new text."""
         self._left = 0
-        return Text([OnText(gain=price.gain) for price in self.prices])
+        for method, seen in enumerate(self._texts):
+            self._texts[method] = FADES * seen
+        return Text([OnText() for _ in self.prices], [*self.lookups])
 
     def end(self, tokens: int) -> None:
         """Record the length of an answer that has ended."""
@@ -132,13 +164,15 @@ class Choice:
         text.by_method[method].add(depth, accepted, agreement.rates)
         agreement.add(depth, accepted)
 
-    def looked(self, text: Text, method: int, gain: float) -> None:
-        """Record what a draft that was looked up should gain."""
-        for known, weight in (
-            (text.by_method[method], LOOKED),
-            (self.prices[method], LOOKED_ON_ALL),
-        ):
-            known.gain += weight * (gain - known.gain)
+    def looked(self, text: Text, gains: Sequence[float]) -> None:
+        """Record what the best draft that was looked up should gain, by the method in
+        whose place it is used; 0 where none was found.
+        """
+        self._looked += 1
+        usual = max(LOOKED_ON_ALL, 1.0 / self._looked)
+        for means, weight in ((text.lookups, LOOKED), (self.lookups, usual)):
+            for method, gain in enumerate(gains):
+                means[method] += weight * (gain - means[method])
 
     def reconsider(self) -> None:
         """Decide anew in the next round: something was read."""
@@ -173,6 +207,17 @@ class Choice:
         """
         return 1.0 if method == self.plain else self._best(texts, method)[0]
 
+    def _speed_with_lookups(self, texts: Sequence[Text], method: int) -> float:
+        """Return the same, where drafts that are looked up take the rounds in which
+        they gain.
+        """
+        gained = sum(text.lookups[method] for text in texts) / len(texts)
+        took = 1.0
+        if method != self.plain:
+            _, length = self._best(texts, method)
+            took = self.prices[method].spent(length, self.row)
+        return self.speeds[method] + gained / took
+
     def nodes(self, text: Text, method: int) -> int:
         """Return the draft tokens with which a method should write this text fastest;
         few before any was timed, so that a dear drafter costs little.
@@ -198,7 +243,7 @@ class Choice:
     def settled(self) -> bool:
         """Whether the method stays as it is in the next round."""
         stopped = self.guard.stops_models and self.current != self.plain
-        return self._left > 0 and not stopped
+        return self._left > 0 and not (self._timing or stopped)
 
     def decide(
         self,
@@ -209,6 +254,9 @@ class Choice:
         """Return the method of the next rounds of these texts, none of `out`: those
         cannot draft now. `unread(method)`: tokens that its drafter has to read first.
         """
+        if self._timing:
+            self._timing -= 1
+            return self.plain
         if self.settled and self.current not in out:
             return self.current
         self._left = EVERY
@@ -220,60 +268,78 @@ class Choice:
         self.speeds[self.plain] = 1.0
         if self.current not in self.speeds:
             self.current = self.plain
-        trial = self._to_try(methods, unread)
-        if trial is not None:
-            self._left, self.current = TRIAL, trial
-            return trial
-        self.current = min(self.speeds, key=lambda one: self._rounds_of(one, unread))
+        rounds = {
+            method: self._rounds_of(method, texts, unread) for method in self.speeds
+        }
+        self.current = min(rounds, key=rounds.__getitem__)
         if self.current == self.plain:
             self._left = IDLE
+        elif all(text.method < 0 for text in texts):
+            self._texts[self.current] += 1
+        elif self._times_plain():
+            self._timing = TRIAL
         return self.current
 
-    def _rounds_of(self, method: int, unread: Callable[[int], int]) -> float:
+    def _times_plain(self) -> bool:
+        """Whether plain decoding is timed now: where drafts are used all the time,
+        nothing else says how fast it is. It may lose SHARE of the rounds.
+        """
+        speed = max(self.speeds[self.current], 1.0)
+        loss = TRIAL * (1.0 - 1.0 / speed)
+        if self._saved < max(loss, TRIAL * SHARE):
+            return False
+        self._saved -= loss
+        return True
+
+    def _rounds_of(
+        self, method: int, texts: Sequence[Text], unread: Callable[[int], int]
+    ) -> float:
         """Return the rounds that the next tokens take with a method, what its drafter
         has to read first included.
         """
         tokens = min(self.length or HORIZON, HORIZON)
-        rounds = tokens / max(self.speeds[method], 1e-3)
+        speed = self._speed_with_lookups(texts, method)
+        if method != self.plain and self._may_hope(method, texts, unread):
+            speed *= 1.0 + HOPE / max(self._texts[method], FEWEST) ** 0.5
+        rounds = tokens / max(speed, 1e-3)
         if method != self.current:
             rounds *= 1 + LEAD
         if method != self.plain:
-            rounds += self.prices[method].reading * unread(method)
+            rounds += self.prices[method].reading(unread(method))
         return rounds
 
-    def _to_try(
-        self, methods: Sequence[int], unread: Callable[[int], int]
-    ) -> int | None:
-        """Return a method that was not used for long, if a try may lose its time."""
-        best = max(self.speeds.values())
-        for method in methods:
-            idle = self._rounds - self._used[method]
-            if method == self.current or idle < self._retry[method]:
-                continue
-            loss = TRIAL * max(1.0 - self.speeds[method] / best, 0.1)
-            loss += self.prices[method].reading * unread(method)
-            if max(self.guard.lost, 0.0) + loss <= MODELS:
-                self._retry[method] = min(2 * self._retry[method], LONGEST)
-                return method
-        return None
+    def _may_hope(
+        self, method: int, texts: Sequence[Text], unread: Callable[[int], int]
+    ) -> bool:
+        """Whether these texts are new, and a try may lose what it takes."""
+        if any(text.method >= 0 for text in texts):
+            return False
+        loss = EVERY * (1.0 / max(self.speeds[method], 1e-3) - 1.0)
+        loss += self.prices[method].reading(unread(method))
+        # half of what is left, so that a long prompt does not take all of it
+        return 2 * loss <= MODELS - self.guard.lost
 
-    def gain(self, expected: float, rows: int, texts: int) -> float:
-        """Return what a draft that was looked up for one of so many texts gains over
-        the method in use, in tokens of a text: `expected` of its `rows` should be
-        accepted.
+    def gain(self, expected: float, rows: int, texts: int, method: int) -> float:
+        """Return what a draft that was looked up for one of so many texts gains over a
+        method in use, in tokens of a text: `expected` of its `rows` should be accepted.
+        A draft model in use has to read them afterwards, and is left for a clear gain
+        only.
         """
-        speed = self.speeds.get(self.current, 1.0)
-        return expected - speed * rows * self.row * texts - (speed - 1.0)
+        speed = self.speeds.get(method, 1.0)
+        spent = 1.0 + rows * self.row * texts
+        if method != self.plain:
+            spent += self.prices[method].reading(1.0 + expected)
+            spent *= 1.0 + LEAD
+        return 1.0 + expected - speed * spent
 
     # ---- learn
 
-    def is_turn(self, every: int) -> bool:
-        """Whether one round in so many is over."""
-        return self._rounds % every == 0
-
     def pass_plain(self) -> None:
         """Record a round of plain decoding."""
-        self._count()
+        self._left -= 1
+        self.streak += 1
+        if self.streak >= TRIAL:
+            self._saved = 0.0
         self.guard.allow()
 
     def learn(
@@ -285,16 +351,12 @@ class Choice:
         if not finite(tokens, spent):
             return
         price = self.prices[method]
-        if price.known and not unread:
-            spent = min(spent, OUTLIER * max(price.spent(depth), 1.0))
+        spent = price.steady(depth, spent, unread, self.row)
         first = not price.is_warm
         price.learn(depth, spent, unread)
         self.guard.charge((0.0 if first else spent) - tokens)
         if not (first or unread):
             self.guard.record(tokens / spent)
-        self._used[method] = self._rounds
-        self._count()
-
-    def _count(self) -> None:
-        self._rounds += 1
+        self.streak = 0
+        self._saved += SHARE
         self._left -= 1

@@ -1,5 +1,5 @@
 """Seconds of a forward by its number of rows: measured beforehand, and corrected in
-use; and seconds of drafting, by draft tokens and by tokens yet to read.
+use.
 """
 
 from __future__ import annotations
@@ -8,8 +8,22 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from foreword.budget.constants import C
-from foreword.estimators import DECAY, OUTLIER, LinearCost, interpolated, steadied
+from foreword.estimators import OUTLIER, interpolated, steadied
+
+NEAR = 0.2
+"""Weight of a forward in the cost of its own rows, falling by e for each factor of 2 in
+rows: few rows wait for memory, many for the processor.
+"""
+FAR = 0.02
+"""Long-run weight of a forward in the cost of all rows: fifty forwards adapt it to
+other programs on the machine.
+"""
+FAR_AT_FIRST, FADES = 0.5, 0.6
+"""The same of the first forward, since the table may be of another hour, and the factor
+on it per forward, down to FAR: seven forwards.
+"""
+LEAST = 1e-7
+"""Seconds of a forward; a coarse clock may show 0."""
 
 
 class Costs:
@@ -23,10 +37,8 @@ class Costs:
             # measured beside other programs
             most = self._base[at - 1] * many / few
             self._base[at] = min(self._base[at], most)
-        self._far = C.far_at_first
-        """Weight of one forward for other row counts: large at first, since the table
-        may be outdated.
-        """
+        self._far = FAR_AT_FIRST
+        """Weight of one forward for other row counts."""
         self._near: dict[int, list[float]] = {}
         """Rows of a forward -> its extra weight for each measured row count."""
         self._known: dict[int, float] = {}
@@ -60,72 +72,11 @@ class Costs:
             near = self._near[rows] = []
             for measured in self._rows:
                 apart = abs(math.log2(measured / rows))
-                near.append(C.near * math.exp(-apart))
+                near.append(NEAR * math.exp(-apart))
         # On a log scale: otherwise a noisy clock would raise unused row counts without
         # end.
         for place, weight in enumerate(near):
             moved = self._base[place] * off ** max(self._far, weight)
-            self._base[place] = max(moved, C.seconds)
+            self._base[place] = max(moved, LEAST)
         self._known.clear()
-        self._far = max(C.far_fades * self._far, C.far)
-
-
-class DraftingCost:
-    """Two linear fits: seconds by draft tokens that were made, and the remaining
-    seconds by unread tokens.
-    """
-
-    def __init__(self) -> None:
-        self._line = LinearCost()
-        self._square = 0.0
-        self._both = 0.0
-        """Sums of the second fit, which goes through zero: rounds weigh by the tokens
-        they read.
-        """
-
-    @property
-    def measured(self) -> bool:
-        """Whether a round with nothing to catch up on was seen."""
-        return self._line.weight > 0
-
-    @property
-    def rounds(self) -> int:
-        """Return the rounds that the fit rests on; old ones count less."""
-        return round(self._line.weight)
-
-    @property
-    def catch_up_measured(self) -> bool:
-        """Whether a round with unread tokens was seen after such a one."""
-        return self._square > 0
-
-    @property
-    def each(self) -> float:
-        """Seconds per further draft token."""
-        return self._line.each
-
-    def seconds(self, count: float, share: float = 1.0) -> float:
-        """Return the seconds of drafting `count` tokens; `share` is the part of the
-        fixed cost to include.
-        """
-        return share * self._line.start + self._line.each * count
-
-    def catch_up(self, unread: int) -> float:
-        """Return the seconds of reading `unread` tokens first; 0 until measured."""
-        if not self._square:
-            return 0.0
-        return unread * self._both / self._square
-
-    def learn(self, count: int, unread: int, seconds: float) -> None:
-        """Record a round that made `count` draft tokens, for sequences with
-        `unread` tokens in total.
-        """
-        if unread and not self.measured:
-            return  # nothing yet separates reading from drafting
-        if unread:
-            left = max(seconds - self.seconds(count), 0.0)
-            self._square *= DECAY
-            self._square += unread**2
-            self._both *= DECAY
-            self._both += left * unread
-        drafting = seconds - self.catch_up(unread)
-        self._line.learn(count, max(drafting, 0.0))
+        self._far = max(FADES * self._far, FAR)

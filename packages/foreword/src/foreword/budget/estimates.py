@@ -7,16 +7,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from foreword.estimators import DECAY, LinearCost, shrunk
+from foreword.estimators import DECAY, OUTLIER, LinearCost
 
 DEPTHS = 16
 """Draft tokens whose acceptance is known by depth; deeper ones inherit the last."""
-FIRST = 0.7
-"""Acceptance of a draft token before any: high enough that every method is tried."""
+FIRST, COPIED = 0.7, 0.5
+"""Acceptance of a draft token before any: high enough that every model is tried; of one
+that was looked up, which is compared with the text in any case, a cautious one.
+"""
 PRIOR = 4.0
 """Rounds. Weight of the depth before in the acceptance at a depth."""
 TEXT = 16.0
 """Tokens. Weight of all texts in the acceptance on one text."""
+UNREAD = 0.03
+"""Rounds. What reading a token takes before any was timed: 0.06 for a draft model of a
+third of the target's size, 0.01 for a small one.
+"""
 MEMORY = 0.98
 """Weight of the past in the acceptance on all texts, per round: about fifty."""
 RECALLED = 8.0
@@ -24,9 +30,9 @@ RECALLED = 8.0
 of another kind.
 """
 FIRST_GAIN = 0.2
-"""Tokens. What a draft that is looked up gains before any."""
+"""Tokens. What drafts that are looked up gain in a round before any."""
 LOOKED, LOOKED_ON_ALL = 0.1, 0.02
-"""Weights of the newest draft in the gain of such drafts on a text, and on all."""
+"""Weights of the newest round in that gain on a text, and on all."""
 BUDGET, MODELS = 8.0, 7.0
 """Rounds of plain decoding that drafting may lose at first for each kind of request,
 and that models may have lost of them: lookups take less to be tried.
@@ -44,31 +50,33 @@ BUDGET: one stall of the machine must not end drafting for hours.
 class Agreement:
     """Acceptance of a method's draft tokens by depth, on all texts of a kind."""
 
-    __slots__ = ("_accepted", "_expected", "_kept", "_tried", "rates")
+    __slots__ = ("_accepted", "_expected", "_first", "_kept", "_tried", "rates")
 
-    def __init__(self) -> None:
+    def __init__(self, first: float = FIRST) -> None:
+        self._first = first
         self._tried = [0.0] * DEPTHS
         self._kept = [0.0] * DEPTHS
-        self.rates = [FIRST] * DEPTHS
+        self.rates = [first] * DEPTHS
         """By depth, the acceptance of a draft token after those before it."""
         self._expected = self._accepted = PRIOR
         """Draft tokens that were expected to be accepted, and that were."""
 
     def add(self, depth: int, accepted: int) -> None:
         """Record a draft of this depth; its first `accepted` tokens were accepted."""
-        for at in range(DEPTHS):
-            self._tried[at] *= MEMORY
-            self._kept[at] *= MEMORY
+        self._tried = [MEMORY * one for one in self._tried]
+        self._kept = [MEMORY * one for one in self._kept]
         for at in range(min(depth, accepted + 1, DEPTHS)):
             self._tried[at] += 1
             self._kept[at] += at < accepted
         self._settle()
 
     def _settle(self) -> None:
-        rate = FIRST
-        for at, tried in enumerate(self._tried):
-            rate = shrunk(self._kept[at], tried, rate, PRIOR)
-            self.rates[at] = rate
+        rate, rates = self._first, []
+        for accepted, tried in zip(self._kept, self._tried, strict=True):
+            # as `shrunk`, without a call in every round
+            rate = (accepted + PRIOR * rate) / (tried + PRIOR)
+            rates.append(rate)
+        self.rates = rates
 
     def calibrate(self, expected: float, accepted: int) -> None:
         """Record how many draft tokens were expected to be accepted, and how many
@@ -100,10 +108,6 @@ class OnText:
     accepted: float = 0.0
     expected: float = 0.0
     """How many of those tried are accepted on all texts."""
-    gain: float = FIRST_GAIN
-    """Tokens that a draft gains, of a method that looks drafts up; where it finds none,
-    or another one is better, 0.
-    """
 
     def add(self, depth: int, accepted: int, rates: Sequence[float]) -> None:
         """Record a draft, as `Agreement.add`; `rates`: the acceptance on all texts."""
@@ -131,19 +135,39 @@ class Price:
 
     line: LinearCost = field(default_factory=LinearCost)
     """What a round takes beyond a plain one, by the depth of its draft."""
-    reading: float = 0.0
-    """Rounds for each token that another one wrote, which the drafter reads first."""
-    gain: float = FIRST_GAIN
-    """The same as `OnText.gain`, on all texts."""
+    drafting: LinearCost = field(default_factory=LinearCost)
+    """What proposing takes, by the levels of drafts: forwards of a draft model."""
+    unread: LinearCost = field(default_factory=LinearCost)
+    """What reading takes, by the tokens that another one wrote: the drafter reads them
+    first.
+    """
     is_warm: bool = False
     """Whether a round is over: the first one of a process takes longer than any later
     one.
     """
+    before: float = 0.0
+    """What the round before took."""
 
     @property
     def known(self) -> bool:
         """Whether a round was seen."""
         return self.line.weight > 0
+
+    def steady(self, depth: int, spent: float, unread: int, row: float) -> float:
+        """Return what a round took, without a stall: more than OUTLIER times what it
+        should take is believed if the round before took as much.
+        """
+        usual = max(self.spent(depth, row), 1.0) + self.reading(unread)
+        if unread:
+            return min(spent, OUTLIER * usual) if self.unread.weight else spent
+        most = max(OUTLIER * usual, self.before)
+        self.before = spent
+        return min(spent, most)
+
+    def propose(self, levels: int, rounds: float) -> None:
+        """Record that drafts of so many levels took so many rounds to propose."""
+        if self.is_warm:
+            self.drafting.learn(levels, rounds)
 
     def learn(self, depth: int, spent: float, unread: int) -> None:
         """Record a round of a draft of this depth, after `unread` tokens were read."""
@@ -152,14 +176,14 @@ class Price:
             return
         if not unread:
             self.line.learn(depth, max(spent - 1.0, 0.0))
-            return
-        more = max(spent - self.spent(depth), 0.0) if self.known else 0.0
-        self.read(unread, more)
+        elif self.known:
+            self.unread.learn(unread, max(spent - self.spent(depth), 0.0))
 
-    def read(self, unread: int, rounds: float) -> None:
-        """Record that reading so many tokens took so many rounds."""
-        each = rounds / unread
-        self.reading += 0.2 * (each - self.reading) if self.reading else each
+    def reading(self, unread: float) -> float:
+        """Return the rounds that reading so many tokens takes."""
+        if not self.unread.weight:
+            return UNREAD * unread
+        return self.unread.start + self.unread.each * unread if unread else 0.0
 
     def spent(self, depth: float, row: float = 0.0) -> float:
         """Return the rounds that a round takes; `row`: those for a row of the target,

@@ -7,30 +7,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreword.budget.constants import C
 from foreword.budget.costs import Costs
 from foreword.estimators import CalibrationRatio
 from foreword.types.params import NODES
+
+TREE, CHEAP = 48, 2.0
+"""Draft tokens of the largest tree, unless its forward takes no longer than so many of
+one row: it waits for a disk.
+"""
+BEGIN, LEAST = 8, 4
+"""Draft tokens requested at first where probabilities are stated, and at least, so that
+the number can grow again.
+"""
+MARGIN = 2
+"""Draft tokens requested beyond the number that was kept, likewise."""
+SHRINK = 16
+"""The number falls by one part in so many a round: slower than it grows, so that a
+round of few does not cut the next.
+"""
+STEPS = 12
+"""Rounds in which the number can grow from nothing to the largest tree."""
+FLOOR = 0.8
+"""Highest floor on probabilities. A higher one could stop all drafting, and then never
+sink again.
+"""
 
 
 def largest(cost: Mapping[int, float]) -> int:
     """Return the draft tokens of the largest tree to try, at most NODES, by the seconds
     of a forward by rows.
     """
-    most = C.cheap * cost[min(cost)]
+    most = CHEAP * cost[min(cost)]
     cheap = max(rows for rows in cost if cost[rows] <= most)
-    return max(C.tree, min(cheap - 1, NODES))
+    return max(TREE, min(cheap - 1, NODES))
 
 
 @dataclass(slots=True)
 class DraftProbabilities:
     """Statistics on drafts whose tokens have stated acceptance probabilities."""
 
-    limit: int = C.tree
+    limit: int = TREE
     """Draft tokens of the largest tree."""
     available: bool = False
     """Such drafts have been seen."""
-    most: int = C.begin
+    most: int = BEGIN
     """Draft tokens to request: more than trimming keeps, so that the count can grow."""
     levels: int | None = None
     """Levels of this round's trees before trimming, which each took a forward of a
@@ -46,21 +66,21 @@ class DraftProbabilities:
         if not self.available:
             return 0.0
         # the first tokens cost least, and far row counts are known least
-        scoring = min(costs.slope(rows, count) for count in (C.least, self.most))
-        seconds = C.scored * scoring + drafting
+        scoring = min(costs.slope(rows, count) for count in (LEAST, self.most))
+        seconds = scoring + drafting
         earned = self.calibration.share
-        return min(pace * seconds / earned, C.floor)
+        return min(pace * seconds / earned, FLOOR)
 
     def settle(self, kept: list[int], expected: float) -> None:
         """Update `most` from the draft tokens kept per sequence; `expected` is the sum
         of their probabilities.
         """
         self.available = True
-        wanted = max(kept, default=0) + C.margin
-        fewer = (C.shrink - 1) * self.most // C.shrink
-        self.most = min(max(wanted, fewer, C.least), self.limit)
-        if kept and max(kept) >= self.most - C.margin:
-            more = self.limit // C.steps
+        wanted = max(kept, default=0) + MARGIN
+        fewer = (SHRINK - 1) * self.most // SHRINK
+        self.most = min(max(wanted, fewer, LEAST), self.limit)
+        if kept and max(kept) >= self.most - MARGIN:
+            more = self.limit // STEPS
             self.most = min(self.most + more, self.limit)
         self.calibration.promise(expected)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from foreword.budget.choice import Choice, Kind
@@ -16,12 +16,13 @@ class Choices:
     def __init__(
         self,
         choices: dict[Kind, Choice],
-        methods: int,
+        methods: tuple[int, Collection[int]],
         labels: Sequence[str],
         states: KeptStates,
         policy: tuple[str, str],
     ) -> None:
-        """`choices`: the first ones; new ones are added there. `labels`: methods with
+        """`choices`: the first ones; new ones are added there. `methods`: how many, and
+        the ones that look drafts up. `labels`: methods with
         their sources; nothing is kept of those without one. `policy`: the names of the
         rule and of the budget.
         """
@@ -37,7 +38,7 @@ class Choices:
         """
         choice = self._choices.get(kind)
         if choice is None:
-            choice = Choice(self._methods)
+            choice = Choice(*self._methods)
             if self._choices:
                 nearest = min(self._choices, key=partial(_distance, kind))
                 choice.start_from(self._choices[nearest])

@@ -7,21 +7,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget
-from foreword.budget.choice import Choice, Kind, Sort, Text
-from foreword.budget.estimates import DEPTHS
+from foreword.budget.choice import TRIAL, Choice, Kind, Sort, Text
 from foreword.draft.base import Drafter
 from foreword.draft.none import NoDrafter
 from foreword.engine.choices import Choices, labels_of
-from foreword.engine.member import Member
+from foreword.engine.member import Member, budget_of
 from foreword.engine.reading import Reader
-from foreword.engine.round_prices import RoundPrices
+from foreword.engine.round_prices import RoundPrices, RoundRows
 from foreword.engine.scheduler import ScheduledRequest
 from foreword.engine.speculator import Speculator, kept_states, select_layers
 from foreword.engine.sub_batch import SubBatch
@@ -38,8 +36,6 @@ CORRECTED = 4
 """Rounds of plain decoding for one correction of the table of costs, which takes 1% of
 the shortest rounds.
 """
-UNREAD = 8
-"""Tokens that a drafter may lag without catching up: a round or two add so many."""
 
 
 @dataclass(slots=True)
@@ -54,10 +50,6 @@ class _Entry:
     """Tokens of the text that each member's drafter has read."""
     since: int = 0
     """Tokens of the text when the method in use came into use."""
-
-    def read(self, number: int) -> int:
-        """Return the tokens of the text that a member's drafter has read."""
-        return self.by_member.get(number, 0)
 
 
 class Chooser(Speculator):
@@ -74,7 +66,7 @@ class Chooser(Speculator):
     ) -> None:
         super().__init__(target, drafter, rule, budget)
         self.members = [
-            Member(self, number, one, _budget_of(one, drafter, budget))
+            Member(self, number, one, budget_of(one, drafter, budget))
             for number, one in enumerate(drafter.arms or (drafter,))
         ]
         count = len(self.members)
@@ -85,16 +77,16 @@ class Chooser(Speculator):
             costs, choices = budget.costs, budget.choices
         else:
             costs = Costs(measure(target))
-        self._prices = RoundPrices(costs)
+        self.prices = RoundPrices(costs)
+        self._reader = Reader(self.members)
+        self._looker = _looker(self.members)
         self._choices = Choices(
             choices,
-            count,
+            (count, self._looker.lookups if self._looker else ()),
             labels_of(drafter),
             kept_states(target),
             (rule.name, budget.label),
         )
-        self._reader = Reader(self.members)
-        self._looker = _looker(self.members)
         self._entries: dict[int, _Entry] = {}
         self._used: list[Member] = []
         """Members of the last round."""
@@ -141,24 +133,33 @@ class Chooser(Speculator):
             for request in requests:
                 request.undrafted = request.undrafted or self.failed
         entries = [self._entries[request.id] for request in requests]
-        plain, looker = self._prices.plain_seconds(texts), self._looker
-        choice.row = self._prices.row(texts)
+        plain = self.prices.plain_seconds(texts)
+        looker = self._looker
+        choice.row = self.prices.row(texts)
         unread = partial(self._unread, requests)
         out += looker.lookups if looker else []
         number = choice.decide([entry.text for entry in entries], unread, out)
+        if number != self._plain.number:
+            self._set_terms(number, choice, texts)
         numbers = [number] * len(requests)
+        load = texts, plain
         for at, entry in enumerate(entries):
             request, text = requests[at], entry.text
             better = None
             if looker:
-                load = texts, plain
                 better = looker.look(request, choice, text, load)
             if better is None:
-                about = text, entry.by_member
-                self._reader.read(request, choice, *about, plain)
+                read = entry.by_member
+                self._reader.read(request, choice, text, read, plain)
             else:
                 numbers[at] = better
         return numbers
+
+    def _set_terms(self, number: int, choice: Choice, texts: int) -> None:
+        """Tell the budget of a member what draft tokens take and must earn."""
+        budget = self.members[number].budget
+        if isinstance(budget, AdaptiveBudget):
+            budget.terms = self.prices.terms(choice, number, texts)
 
     def _stays(self, request: Request) -> bool:
         """Whether a request alone in its round keeps its method, and nothing is looked
@@ -177,11 +178,10 @@ class Chooser(Speculator):
         )
 
     def _looks_nothing_up(self, entry: _Entry) -> bool:
-        looker = self._looker
-        if looker is None:
+        if self._looker is None:
             return True
-        plain = self._prices.plain_seconds(1)
-        return looker.rests(entry.choice, entry.text, plain)
+        plain = self.prices.plain_seconds(1)
+        return self._looker.rests(entry.choice, entry.text, plain)
 
     def _unread(self, requests: Sequence[Request], number: int) -> int:
         """Return the tokens of these requests that a member has to read before it
@@ -191,9 +191,9 @@ class Chooser(Speculator):
             return 0
         total = 0
         for request in requests:
-            lag = len(request.tokens)
-            lag -= self._entries[request.id].read(number)
-            total += lag if lag > UNREAD else 0
+            entry = self._entries[request.id]
+            total += len(request.tokens)
+            total -= entry.by_member.get(number, 0)
         return total
 
     def _out(self, requests: Sequence[Request]) -> list[int]:
@@ -270,24 +270,29 @@ class Chooser(Speculator):
             if not (drafted or reading):
                 self._learn_plain(sub_batch, wrote)
             return
-        spent = self._prices.spent(sub_batch, wrote, drafted, reading)
+        size = RoundRows(wrote, drafted, reading)
+        clock, count = sub_batch.clock, len(requests)
+        self.prices.learn(clock, size, count)
+        nodes = sum(map(len, sub_batch.draft.trees))
+        spent, proposed = self.prices.spent(clock, size, count, nodes)
+        levels = _levels(sub_batch)
         paths = [len(path) for path in sub_batch.verdict.kept]
         kinds: dict[Kind, list[int]] = {}
         for row, request in enumerate(requests):
             kind = self._entries[request.id].kind
             kinds.setdefault(kind, []).append(row)
-        plain = self._prices.plain_seconds(wrote)
         for kind, rows in kinds.items():
             depths = [sub_batch.depths[row] for row in rows]
             unread = sum(
                 self._learn_row(member, sub_batch, row, paths[row]) for row in rows
             )
-            tokens = 1 + fmean(paths[row] for row in rows)
+            tokens = 1 + sum(paths[row] for row in rows) / len(rows)
             choice = self._choices.of(kind)
-            depth = round(fmean(depths))
+            depth = round(sum(depths) / len(rows))
             choice.learn(member.number, tokens, depth, spent, unread)
-            won = tokens - spent
-            self._reader.refund(won * plain, plain)
+            if not unread:
+                price = choice.prices[member.number]
+                price.propose(levels, proposed)
 
     def _learn_row(
         self, member: Member, sub_batch: SubBatch, row: int, path: int
@@ -317,8 +322,9 @@ class Chooser(Speculator):
         if self.members[number].drafter.looks_up:
             return 0
         lag = len(request.tokens) - path - 1
-        lag -= entry.read(number)
-        return lag if lag > UNREAD else 0
+        lag -= entry.by_member.get(number, 0)
+        # the end may have cut what was accepted
+        return max(lag, 0)
 
     def _learn_plain(self, sub_batch: SubBatch, wrote: int) -> None:
         choices = {
@@ -328,8 +334,9 @@ class Chooser(Speculator):
         }
         for choice in choices.values():
             choice.pass_plain()
-            if choice.is_turn(CORRECTED):
-                self._prices.correct(wrote, sub_batch.clock)
+            streak = choice.streak
+            if streak <= TRIAL or streak % CORRECTED == 0:
+                self.prices.learn_plain(wrote, sub_batch.clock, streak)
 
     # ---- what the engine passes on
 
@@ -374,6 +381,14 @@ class Chooser(Speculator):
             member.forget(request)
 
 
+def _levels(sub_batch: SubBatch) -> int:
+    """Return the levels of the drafts of a round before they were trimmed."""
+    budget = sub_batch.speculator.budget
+    if isinstance(budget, AdaptiveBudget) and budget.levels is not None:
+        return budget.levels
+    return sum(sub_batch.depths)
+
+
 def _looker(members: Sequence[Member]) -> Looker | None:
     """Return what looks drafts up, if a member does."""
     if not any(member.drafter.looks_up for member in members):
@@ -381,14 +396,3 @@ def _looker(members: Sequence[Member]) -> Looker | None:
     from foreword.engine.looking import Looker
 
     return Looker(members)
-
-
-def _budget_of(member: Drafter, drafter: Drafter, budget: DraftBudget) -> DraftBudget:
-    """Return the budget of a member: drafts that are looked up are priced by what was
-    found.
-    """
-    if member is drafter and not member.looks_up:
-        return budget
-    if isinstance(budget, AdaptiveBudget) and member.looks_up:
-        return FixedBudget(DEPTHS)
-    return budget.anew()

@@ -61,8 +61,11 @@ class Looker:
         self.lookups = [
             number for number, one in enumerate(members) if one.drafter.looks_up
         ]
-        self._took = [0.0] * len(members)
-        """By member: seconds of looking a draft up."""
+        self._others = [
+            number for number, one in enumerate(members) if not one.drafter.looks_up
+        ]
+        self._took = 0.0
+        """Seconds of looking drafts up for a request."""
         self._looking = Allowance(LOOKING)
         self._drafts: dict[int, dict[int, Lookup]] = {}
         """By request and member: the draft that is compared with the text."""
@@ -86,10 +89,10 @@ class Looker:
         """Whether nothing is looked up in the next round, of `plain` seconds."""
         if choice.guard.stops_lookups:
             return True
-        return not self._looking.covers(0.0) and all(
-            text.by_method[number].gain * plain <= self._took[number]
-            for number in self.lookups
-        )
+        return not (self._pays(choice, text, plain) or self._looking.covers(0.0))
+
+    def _pays(self, choice: Choice, text: Text, plain: float) -> bool:
+        return text.lookups[choice.current] * plain > self._took
 
     def look(
         self, request: Request, choice: Choice, text: Text, load: Load
@@ -101,62 +104,61 @@ class Looker:
         drafts = self._drafts.setdefault(request.id, {})
         self._settle(request, choice, text, drafts)
         best, largest = None, 0.0
-        if choice.guard.stops_lookups:
+        # an answer seldom begins as something before it goes on
+        if not request.produced or self.rests(choice, text, plain):
             return best
+        before = perf_counter()
+        gains = [0.0] * (choice.plain + 1)
+        self._missed.add(request.id)
         for number in self.lookups:
             member = self._members[number]
-            gained = text.by_method[number].gain
-            pays = gained * plain > self._took[number]
-            may_look = pays or self._looking.covers(0)
-            if member.failures.is_off(request) or not may_look:
+            if member.failures.is_off(request):
                 continue
-            before = perf_counter()
-            tree, gain = DraftTree(), 0.0
+            tree = DraftTree()
             with member.failures.contained(request):
                 tree = member.look(request, texts)
-            if tree.tokens:
-                tree, expected = self._worthy(choice, text, number, tree, texts)
-                gain = choice.gain(expected, len(tree), texts)
-            if gain > largest:
-                best, largest = number, gain
+            if not tree.tokens:
+                continue
+            self._missed.discard(request.id)
+            tree, over = self._gains(choice, text, number, tree, texts)
+            gains = list(map(max, gains, over))
+            self._compare(request, choice, text, number, tree)
+            if over[choice.current] > largest:
+                best, largest = number, over[choice.current]
                 member.found[request.id] = tree
-            self._missed.add(request.id)
-            if tree.tokens:
-                self._missed.discard(request.id)
-            if tree.tokens and number not in drafts:
-                expected = expected_tokens(choice, text, number, tree)
-                drafts[number] = Lookup(tree, len(request.tokens), expected)
-            won = gain if best == number else 0.0
-            choice.looked(text, number, won)
-            took = perf_counter() - before
-            self._took[number] = running_mean(self._took[number], took)
-            if not pays:
-                self._looking.spend(took)
+        pays = self._pays(choice, text, plain)
+        choice.looked(text, gains)
+        took = perf_counter() - before
+        self._took = running_mean(self._took, took)
+        if not pays:
+            self._looking.spend(took)
         return best
 
-    def _worthy(
-        self, choice: Choice, text: Text, number: int, tree: DraftTree, texts: int
-    ) -> tuple[DraftTree, float]:
-        """Return the part of a draft that gains most, and how many of its tokens should
-        be accepted; of one that gains nothing, all of it.
-        """
-        share = choice.agreement[number].calibration
-        price = choice.row * texts
-        if tree.probabilities:
-            nodes = tree.best(len(tree), price / share)
-            probabilities = [tree.probabilities[node] for node in nodes]
-            expected = share * sum(probabilities)
-        else:
-            expected, length = 0.0, 0
-            earned = largest = 0.0
-            for count, reached in enumerate(choice.reached(text, number), 1):
-                earned += share * reached
-                gain = earned - price * count
-                if count <= len(tree) and gain > largest:
-                    largest = gain
-                    expected, length = earned, count
-            nodes = range(length)
-        return (tree.pruned(nodes) if nodes else tree), expected
+    def _gains(
+        self,
+        choice: Choice,
+        text: Text,
+        number: int,
+        tree: DraftTree,
+        texts: int,
+    ) -> tuple[DraftTree, list[float]]:
+        """Return the best part of a draft, and by method what it gains in its place."""
+        tree, expected = _worthy(choice, text, number, tree, texts)
+        gains = [0.0] * (choice.plain + 1)
+        for method in self._others:
+            gains[method] = choice.gain(expected, len(tree), texts, method)
+        gains[choice.plain] = choice.gain(expected, len(tree), texts, choice.plain)
+        return tree, gains
+
+    def _compare(
+        self, request: Request, choice: Choice, text: Text, number: int, tree: DraftTree
+    ) -> None:
+        """Compare a draft with the text to come, if no other one is."""
+        drafts = self._drafts[request.id]
+        if number in drafts:
+            return
+        expected = expected_tokens(choice, text, number, tree)
+        drafts[number] = Lookup(tree, len(request.tokens), expected)
 
     def settle(self, request: Request, number: int) -> None:
         """Leave out a draft that has had a round of its own."""
@@ -174,6 +176,34 @@ class Looker:
                 choice.saw(text, number, depth, accepted)
                 agreement = choice.agreement[number]
                 agreement.calibrate(draft.expected, accepted)
+
+
+def _worthy(
+    choice: Choice, text: Text, number: int, tree: DraftTree, texts: int
+) -> tuple[DraftTree, float]:
+    """Return the part of a draft that gains most, and how many of its tokens should be
+    accepted; of one that gains nothing, all of it.
+    """
+    share = choice.agreement[number].calibration
+    speed = choice.speeds.get(choice.current, 1.0)
+    price = speed * choice.row * texts
+    if tree.probabilities:
+        nodes = tree.best(len(tree), price / share)
+        probabilities = [tree.probabilities[node] for node in nodes]
+        return _pruned(tree, nodes), share * sum(probabilities)
+    expected, length = 0.0, 0
+    earned = largest = 0.0
+    for count, each in enumerate(choice.reached(text, number), 1):
+        earned += share * each
+        gain = earned - price * count
+        if count <= len(tree) and gain > largest:
+            largest = gain
+            expected, length = earned, count
+    return _pruned(tree, range(length)), expected
+
+
+def _pruned(tree: DraftTree, nodes: Sequence[int]) -> DraftTree:
+    return tree.pruned(nodes) if nodes else tree
 
 
 def expected_tokens(choice: Choice, text: Text, number: int, tree: DraftTree) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreword.budget import AdaptiveBudget, DraftBudget
+from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
 from foreword.budget.estimates import DEPTHS
 from foreword.draft.base import Drafter
 from foreword.engine.failures import Failures
@@ -101,3 +101,14 @@ class Member(Speculator):
     ) -> None:
         if sub_batch.drafting:
             self.team.learn(self, sub_batch, wrote, drafted, reading)
+
+
+def budget_of(member: Drafter, drafter: Drafter, budget: DraftBudget) -> DraftBudget:
+    """Return the budget of a member: drafts that are looked up are priced by what was
+    found.
+    """
+    if member is drafter and not member.looks_up:
+        return budget
+    if isinstance(budget, AdaptiveBudget) and member.looks_up:
+        return FixedBudget(DEPTHS)
+    return budget.anew()

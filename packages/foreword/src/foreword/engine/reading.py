@@ -17,63 +17,34 @@ if TYPE_CHECKING:
     from foreword.engine.member import Member
 
 READING = 0.002
-"""Share of the time that reading by draft models may take."""
-REFUND = 0.05
-"""Share of the time that drafting won, which reading may take besides: where a method
-pays at times, it is worth knowing when.
+"""Share of the time that reading by draft models may take: less than drafting may lose
+(SHARE), so that something is left for tries.
 """
 SAVED = 8.0
 """Rounds. Time that may be saved up."""
 BLOCK, LARGEST = 16, 64
-"""Tokens that a draft model falls behind before it reads them in one forward: where
-drafting has won the time for it or the text is new, and else, since a longer block
-takes less per token.
+"""Tokens that a draft model falls behind before it reads them in one forward: where it
+has read nothing of the answer, and else, since a longer block takes less per token.
 """
 
 
 @dataclass(slots=True)
 class Allowance:
-    """Seconds that may be spent on feedback: a share of all time, and of gains."""
+    """Seconds that may be spent on feedback: a share of all time."""
 
     share: float
     seconds: float = 0.0
-    won: float = 0.0
-    """Seconds besides, while no draft model is in use: the one in use needs none."""
 
     def grant(self, took: float) -> None:
         """Grant a share of a round that took so many seconds."""
         self.seconds = min(self.seconds + self.share * took, SAVED * took)
 
-    def refund(self, won: float, took: float) -> None:
-        """Grant a share of the seconds that a round has won; a plain one takes so many
-        seconds as `took`.
-        """
-        if won > 0:
-            self.won = min(self.won + REFUND * won, SAVED * took)
-
     def covers(self, price: float) -> bool:
         """Whether so many seconds may be spent."""
         return self.seconds >= price
 
-    def covers_block(
-        self, behind: int, price: float, *, is_new: bool, idle: bool
-    ) -> bool:
-        """Whether a draft model that is `behind` by so many tokens may read them in
-        `price` seconds; `is_new`: it has read nothing of the answer, `idle`: no draft
-        model is in use.
-        """
-        if behind < BLOCK:
-            return False
-        if idle and self.won >= price:
-            return True
-        return (is_new or behind >= LARGEST) and self.seconds >= price
-
-    def spend(self, seconds: float, *, idle: bool = False) -> None:
-        """Record seconds that were spent; `idle`: of what was won first."""
-        if idle:
-            paid = min(self.won, seconds)
-            self.won -= paid
-            seconds -= paid
+    def spend(self, seconds: float) -> None:
+        """Record seconds that were spent."""
         self.seconds -= seconds
 
 
@@ -93,12 +64,6 @@ class Reader:
         """Grant a share of a round that took so many seconds."""
         self._reading.grant(took)
 
-    def refund(self, won: float, took: float) -> None:
-        """Grant a share of the seconds that a round has won; a plain one takes so many
-        seconds as `took`.
-        """
-        self._reading.refund(won, took)
-
     def read(
         self,
         request: Request,
@@ -115,9 +80,10 @@ class Reader:
         for number in self._models:
             member = self._members[number]
             behind = len(request.tokens) - max(read.get(number, 0), request.prompt)
+            is_new = read.get(number, 0) <= request.prompt
             if (
                 number == text.method
-                or behind < BLOCK
+                or behind < (BLOCK if is_new else LARGEST)
                 or not member.rule.shares_noise
                 or member.failures.is_off(request)
                 or not member.drafter.rereads(request)
@@ -125,21 +91,16 @@ class Reader:
                 continue
             unread = len(request.tokens) - read.get(number, 0)
             price = choice.prices[number]
-            expected = price.reading * unread * plain
-            idle = choice.current not in self._models
-            is_new = read.get(number, 0) <= request.prompt
-            if not self._reading.covers_block(
-                behind, expected, is_new=is_new, idle=idle
-            ):
+            if not self._reading.covers(price.reading(unread) * plain):
                 continue
             before = perf_counter()
             agrees: list[bool] = []
             with member.failures.contained(request):
                 agrees = member.drafter.reread(request, member.draws)
             took = perf_counter() - before
-            self._reading.spend(took, idle=idle)
+            self._reading.spend(took)
             choice.guard.charge(took / plain)
-            price.read(unread, took / plain)
+            price.unread.learn(unread, took / plain)
             read[number] = len(request.tokens)
             for accepted in runs(agrees):
                 choice.saw(text, number, DEPTHS, accepted)

@@ -104,9 +104,6 @@ def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None
     `drafted` draft tokens and `reading` prompt tokens in total.
     """
     budget, clock = sub_batch.speculator.budget, sub_batch.clock
-    if sub_batch.drafting:
-        budget.on_timing(wrote + drafted, clock, reading)
-    has_drafted = sub_batch.drafting and any(sub_batch.budgets)
     outcomes = zip(
         sub_batch.batch.requests,
         sub_batch.draft.trees,
@@ -117,11 +114,11 @@ def account(sub_batch: SubBatch, wrote: int, drafted: int, reading: int) -> None
         request.stats.add(
             clock, len(tree), len(path), max(tree.depths), sub_batch.reasons[row]
         )
-        if has_drafted:
+        if sub_batch.drafting:
             depth = sub_batch.depths[row]
             accepted = min(len(path), depth)
             requested = sub_batch.budgets[row]
-            result = RoundResult(requested, depth, accepted, clock.propose, clock.total)
+            result = RoundResult(requested, depth, accepted, clock, reading > 0)
             budget.learn(request, result)
     sub_batch.speculator.settle(sub_batch, wrote, drafted, reading)
     if sub_batch.rounds:

@@ -77,6 +77,12 @@ STALE = 0.7
 
 A forward faster than this times its table entry marks the table as outdated.
 """
+SHORT = 0.005
+"""Seconds.
+
+A shorter forward is timed after one alike, as in a text: its weights may be in the
+caches, and a wider forward drives them out.
+"""
 PROBE_ID = -1
 """Id of the first measured sequence, and the highest; no request has one below 0."""
 
@@ -185,7 +191,7 @@ class Probe:
         self._opened: list[int] = []
         # tokens that stay, one a forward
         self._held = self._prompt
-        growth = 0 if copies else (1 + TURNS) * len(POINTS)
+        growth = 0 if copies else 2 * (1 + TURNS) * len(POINTS)
         self._open(max(self.far, self.near), growth + WIDE[-1])
 
     def _open(self, context: int, room: int) -> None:
@@ -229,12 +235,16 @@ class Probe:
     def fits_all(self, points: Iterable[Point]) -> bool:
         """Return whether there is room for all these forwards, one after the other."""
         return all(
-            self.fits(point._replace(rows=point.rows + at * (not self._copies)))
+            self.fits(point._replace(rows=point.rows + 2 * at * (not self._copies)))
             for at, point in enumerate(points)
         )
 
     def __call__(self, point: Point) -> float:
-        """Return the seconds of one forward."""
+        """Return the seconds of a forward; of a short one, right after one alike."""
+        seconds = self._forward(point)
+        return self._forward(point) if seconds < SHORT else seconds
+
+    def _forward(self, point: Point) -> float:
         while len(self._opened) < point.sequences:
             self._open(self.near, 1)
         past = self.far if point.is_far else self.near

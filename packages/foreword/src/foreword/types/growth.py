@@ -35,7 +35,7 @@ class TreeRequest:
 
 
 Children = tuple[list[int], list[float]]
-"""Tokens that may come next, best first, and their log q + G."""
+"""Tokens that may come next, best first, and their a log q + G."""
 
 
 @dataclass(frozen=True, slots=True)

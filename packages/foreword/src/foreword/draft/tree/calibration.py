@@ -1,4 +1,4 @@
-"""Calibration of a drafter's scores log q + G: acceptance probabilities, learned from
+"""Calibration of a drafter's scores a log q + G: acceptance probabilities, learned from
 each round.
 """
 
@@ -28,12 +28,12 @@ that leaves no choice).
 @dataclass(slots=True)
 class Calibration:
     """Model of the probability that the target draws a child, from the drafter's scores
-    log q + G.
+    a log q + G.
 
-    The target emits argmax(log p + G). A drafter that shares G computes log q + G, off
-    by log q - log p. If this error is Gumbel noise of scale s, the probability of each
-    token is softmax((log q + G) / s). Measured on the small bundled models this holds
-    within 0.03, for probabilities from 0.01 to 0.99 at temperatures 0 to 1.3. One
+    The target emits argmax(log p + G). A drafter that shares G computes a log q + G,
+    off by a log q - log p. If this error is Gumbel noise of scale s, the probability of
+    each token is softmax((a log q + G) / s). Measured on the small bundled models this
+    holds within 0.03, for probabilities from 0.01 to 0.99 at temperatures 0 to 1.3. One
     number is learned: `error`, that of the drafter's logits, where s^2 = (error /
     temperature)^2 + SPREAD^2.
     """
@@ -41,7 +41,7 @@ class Calibration:
     error: float = 0.6
 
     def scale(self, temperature: float) -> float:
-        """Return s, the divisor of log q + G; at temperature 0, of the logits
+        """Return s, the divisor of a log q + G; at temperature 0, of the logits
         themselves.
         """
         return (
@@ -50,7 +50,7 @@ class Calibration:
 
     def learn(self, values: Sequence[float], drawn: int, temperature: float) -> None:
         """Update log error by one step of Fisher scoring: the target drew child `drawn`
-        of these log q + G.
+        of these a log q + G.
 
         A child of -inf is forbidden and has no mass. A draw among fewer than two is
         ignored.

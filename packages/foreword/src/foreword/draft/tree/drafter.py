@@ -19,6 +19,7 @@ from foreword.draft.tree.calibration import Calibration
 from foreword.draft.tree.coupled import (
     BREADTH,
     DEEP,
+    SHARPER,
     CoupledTree,
 )
 from foreword.model import Mode, Read
@@ -163,7 +164,7 @@ class ModelDrafter(Drafter):
             if keys is None
             else gumbel(keys, scores.shape[-1], device=scores.device)
         )
-        choices = draw(scores, drawn).tolist()
+        choices = draw(SHARPER * scores, drawn).tolist()
         pairs = zip(choices, request.tokens[-count:], strict=True)
         return [choice == token for choice, token in pairs]
 
