@@ -44,6 +44,8 @@ FADES, FEWEST = 0.8, 0.01
 """Weight of older texts in that number, per text, and its least: a method that took
 three times as long is tried once in twenty texts, for the machine may have been busy.
 """
+LONG = 256
+"""Rounds of plain decoding after which a text counts as new."""
 TRIAL = 3
 """Rounds of plain decoding that time it; the first one finds the weights of a draft
 model in the caches.
@@ -274,7 +276,7 @@ class Choice:
         self.current = min(rounds, key=rounds.__getitem__)
         if self.current == self.plain:
             self._left = IDLE
-        elif all(text.method < 0 for text in texts):
+        elif self._is_anew(texts):
             self._texts[self.current] += 1
         elif self._times_plain():
             self._timing = TRIAL
@@ -311,13 +313,17 @@ class Choice:
     def _may_hope(
         self, method: int, texts: Sequence[Text], unread: Callable[[int], int]
     ) -> bool:
-        """Whether these texts are new, and a try may lose what it takes."""
-        if any(text.method >= 0 for text in texts):
+        """Whether a text is new, and a try may lose what it takes."""
+        if not self._is_anew(texts):
             return False
         loss = EVERY * (1.0 / max(self.speeds[method], 1e-3) - 1.0)
         loss += self.prices[method].reading(unread(method))
         # half of what is left, so that a long prompt does not take all of it
         return 2 * loss <= MODELS - self.guard.lost
+
+    def _is_anew(self, texts: Sequence[Text]) -> bool:
+        """Whether a text is new, or was decoded plainly for as long as one."""
+        return self.streak >= LONG or any(text.method < 0 for text in texts)
 
     def gain(self, expected: float, rows: int, texts: int, method: int) -> float:
         """Return what a draft that was looked up for one of so many texts gains over a

@@ -62,12 +62,7 @@ class Member(Speculator):
         """Look up a draft for a request in a round of so many."""
         self.found.pop(request.id, None)
         context = self.target.context
-        batch = Batch(
-            (request,),
-            self.draws,
-            self._trees,
-            context=context,
-        )
+        batch = Batch((request,), self.draws, self._trees, context=context)
         nodes = self._budget(batch, request, texts - 1)
         nodes = min(nodes, DEPTHS)
         if not nodes:

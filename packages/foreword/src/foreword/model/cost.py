@@ -171,7 +171,7 @@ def _outdated(cost: Cost, probe: Probe) -> bool:
     under load.
     """
     try:
-        samples = [probe(Point(1)) for _ in range(4) if probe.fits(Point(1))]
+        samples = [probe(Point(1)) for _ in range(2) if probe.fits(Point(1))]
     finally:
         probe.close()
     return bool(samples) and min(samples) < STALE * cost.seconds[min(cost.seconds)]
