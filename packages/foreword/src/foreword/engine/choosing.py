@@ -66,7 +66,7 @@ class Chooser(Speculator):
     ) -> None:
         super().__init__(target, drafter, rule, budget)
         self.members = [
-            Member(self, number, one, budget_of(one, drafter, budget))
+            Member(self, number, one, budget_of(one, budget, alone=one is drafter))
             for number, one in enumerate(drafter.arms or (drafter,))
         ]
         count = len(self.members)

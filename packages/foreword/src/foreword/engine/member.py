@@ -62,13 +62,14 @@ class Member(Speculator):
         """Look up a draft for a request in a round of so many."""
         self.found.pop(request.id, None)
         context = self.target.context
-        batch = Batch((request,), self.draws, self._trees, context=context)
+        parts = (request,), self.draws, self._trees
+        batch = Batch(*parts, context=context)
         nodes = self._budget(batch, request, texts - 1)
         nodes = min(nodes, DEPTHS)
-        if not nodes:
-            return DraftTree()
-        draft = super()._checked_draft(batch, [nodes])
-        return draft.trees[0]
+        if nodes:
+            draft = super()._checked_draft(batch, [nodes])
+            return draft.trees[0]
+        return DraftTree()
 
     def _checked_draft(self, batch: Batch, budgets: list[int]) -> Draft:
         trees = []
@@ -94,15 +95,17 @@ class Member(Speculator):
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:
-        if sub_batch.drafting:
-            self.team.learn(self, sub_batch, wrote, drafted, reading)
+        if not sub_batch.drafting:
+            return
+        learn = self.team.learn
+        learn(self, sub_batch, wrote, drafted, reading)
 
 
-def budget_of(member: Drafter, drafter: Drafter, budget: DraftBudget) -> DraftBudget:
+def budget_of(member: Drafter, budget: DraftBudget, *, alone: bool) -> DraftBudget:
     """Return the budget of a member: drafts that are looked up are priced by what was
     found.
     """
-    if member is drafter and not member.looks_up:
+    if alone and not member.looks_up:
         return budget
     if isinstance(budget, AdaptiveBudget) and member.looks_up:
         return FixedBudget(DEPTHS)
