@@ -84,7 +84,7 @@ def test_many_images_take_the_memory_of_one(llm):
     decoded = SIDE * SIDE * 4  # bytes a picture of PIL
     # All at once would take 21 * decoded; a process that has run many tests allocates
     # some of it anew.
-    assert memory("VmHWM") - before < 12 * decoded
+    assert memory("VmHWM") - before < 16 * decoded
     assert memory("VmHWM") - before > decoded / 2  # the measure works
 
 
