@@ -209,17 +209,6 @@ class Choice:
         """
         return 1.0 if method == self.plain else self._best(texts, method)[0]
 
-    def _speed_with_lookups(self, texts: Sequence[Text], method: int) -> float:
-        """Return the same, where drafts that are looked up take the rounds in which
-        they gain.
-        """
-        gained = sum(text.lookups[method] for text in texts) / len(texts)
-        took = 1.0
-        if method != self.plain:
-            _, length = self._best(texts, method)
-            took = self.prices[method].spent(length, self.row)
-        return self.speeds[method] + gained / took
-
     def nodes(self, text: Text, method: int) -> int:
         """Return the draft tokens with which a method should write this text fastest;
         few before any was timed, so that a dear drafter costs little.
@@ -300,7 +289,7 @@ class Choice:
         has to read first included.
         """
         tokens = min(self.length or HORIZON, HORIZON)
-        speed = self._speed_with_lookups(texts, method)
+        speed = self.speeds[method]
         if method != self.plain and self._may_hope(method, texts, unread):
             speed *= 1.0 + HOPE / max(self._texts[method], FEWEST) ** 0.5
         rounds = tokens / max(speed, 1e-3)
