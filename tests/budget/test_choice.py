@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from foreword.budget.choice import UNPRICED, Choice, Text
+from foreword.budget.choice import TRIAL, UNPRICED, Choice, Text
 from foreword.budget.estimates import (
     BUDGET,
     DEPTHS,
@@ -241,6 +241,51 @@ def test_stalls_of_the_machine_end_nothing():
     assert world.play(40) < 1.1 * best_of(world.methods[0], 0.8)
 
 
+@pytest.mark.parametrize("stalled", range(1, 6))
+def test_a_stall_among_the_first_rounds_ends_nothing(stalled):
+    choice, text = Choice(1), Choice(1).begin()
+    drafted = 0
+    for _ in range(60):
+        text.method = choice.decide([text], lambda _: 0)
+        if text.method == choice.plain:
+            choice.pass_plain()
+            continue
+        choice.saw(text, 0, 3, 2)
+        drafted += 1
+        choice.learn(0, 3.0, 3, 20.0 if drafted == 1 + stalled else 2.0, 0)
+    assert drafted > 40
+
+
+def test_plain_decoding_is_timed_where_drafts_are_always_used():
+    choice = Choice(1)
+    text, plain = choice.begin(), 0
+    for _ in range(1000):
+        text.method = choice.decide([text], lambda _: 0)
+        if text.method == choice.plain:
+            plain += 1
+            choice.pass_plain()
+            continue
+        choice.saw(text, 0, 3, 2)
+        choice.learn(0, 3.0, 3, 2.0, 0)
+    assert plain % TRIAL == 0 < plain < 2 * SHARE * 1000 * 3
+
+
+def test_a_method_that_lost_on_one_text_is_tried_on_the_next():
+    choice = Choice(1)
+    for _ in range(2):
+        text = choice.begin()
+        assert choice.decide([text], lambda _: 0) == 0, "a text is new"
+        for turn in range(60):
+            text.method = choice.decide([text], lambda _: 0)
+            if text.method == choice.plain:
+                choice.pass_plain()
+                continue
+            accepted = turn % 2
+            choice.saw(text, 0, 1, accepted)
+            choice.learn(0, 1.0 + accepted, 1, 1.7, 0)
+        assert choice.current == choice.plain
+
+
 def test_a_method_that_becomes_cheap_is_found():
     world = World([Method(always(0.8), each=2.0)])
     world.play(20)
@@ -359,6 +404,9 @@ def test_a_looked_up_draft_must_gain_more_than_the_method_in_use():
     assert choice.gain(0.5, 4, 4, choice.plain) < 0, "rows of a batch are dear"
     choice.speeds, choice.current = {0: 2.0}, 0
     assert choice.gain(0.5, 4, 1, 0) < 0
+    before = choice.gain(4.0, 4, 1, 0)
+    choice.prices[0].unread.learn(5, 2.0)
+    assert choice.gain(4.0, 4, 1, 0) < before - 2.0, "the draft model reads it after"
 
 
 def test_runs_of_agreement_are_rounds_of_chains():

@@ -149,7 +149,7 @@ class Choice:
 
     def begin(self) -> Text:
         """Return the record of a new text."""
-        self._left = 0
+        self._left = self._timing = 0
         for method, seen in enumerate(self._texts):
             self._texts[method] = FADES * seen
         return Text([OnText() for _ in self.prices], [*self.lookups])
