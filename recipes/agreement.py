@@ -78,6 +78,6 @@ def main(target: str, draft: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
+    arguments = sys.argv[1:]
     sources = [str(bundled.target()), str(bundled.draft()), "in-domain"]
-    main(*(given + sources[len(given) :]))
+    main(*(arguments + sources[len(arguments) :]))

@@ -400,13 +400,13 @@ def test_a_looked_up_draft_must_gain_more_than_the_method_in_use():
     text = choice.begin()
     assert choice.decide([text], lambda _: 0, out=[0, 1]) == choice.plain
     choice.speeds = {choice.plain: 1.0}
-    assert choice.gain(0.5, 4, 1, choice.plain) == pytest.approx(0.3)
-    assert choice.gain(0.5, 4, 4, choice.plain) < 0, "rows of a batch are dear"
+    assert choice.gain(0.5, 4, 1) == pytest.approx(0.3)
+    assert choice.gain(0.5, 4, 4) < 0, "rows of a batch are dear"
     choice.speeds, choice.current = {0: 2.0}, 0
-    assert choice.gain(0.5, 4, 1, 0) < 0
-    before = choice.gain(4.0, 4, 1, 0)
+    assert choice.gain(0.5, 4, 1) < 0
+    before = choice.gain(4.0, 4, 1)
     choice.prices[0].unread.learn(5, 2.0)
-    assert choice.gain(4.0, 4, 1, 0) < before - 2.0, "the draft model reads it after"
+    assert choice.gain(4.0, 4, 1) < before - 2.0, "the draft model reads it after"
 
 
 def test_runs_of_agreement_are_rounds_of_chains():

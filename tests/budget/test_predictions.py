@@ -25,5 +25,5 @@ def test_a_tree_is_as_large_as_rows_are_cheap(seconds, expected):
 def test_number_of_draft_tokens_grows_to_limit_and_no_further():
     probabilities = DraftProbabilities(NODES)
     for _ in range(40):
-        probabilities.settle([probabilities.most], 1.0)
-    assert probabilities.most == NODES > C.TREE
+        probabilities.settle([probabilities.nodes], 1.0)
+    assert probabilities.nodes == NODES > C.TREE

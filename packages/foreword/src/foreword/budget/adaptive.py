@@ -116,7 +116,7 @@ class AdaptiveBudget(DraftBudget):
 
     def nodes(self, request: Request, others: int) -> int:
         self._probabilities.levels = None
-        return self._probabilities.most
+        return self._probabilities.nodes
 
     def trim(self, draft: Draft) -> Draft:
         stated = self._probabilities

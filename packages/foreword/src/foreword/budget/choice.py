@@ -57,10 +57,8 @@ class Text:
     """What a choice knows of one text."""
 
     by_method: list[OnText]
-    lookups: list[float]
-    """By method, plain decoding last: tokens that looked-up drafts gain in a round
-    while it is in use.
-    """
+    gain: float
+    """Tokens that drafts which are looked up gain in a round over the method in use."""
     method: int = -1
     """The method in use; -1 before any."""
 
@@ -93,10 +91,8 @@ class Choice:
             for method in range(methods)
         ]
         self.prices = [Price() for _ in range(methods)]
-        self.lookups = [FIRST_GAIN if lookups else 0.0] * (methods + 1)
-        """By method: the same as `Text.lookups`, on all texts."""
-        self._looked = 1
-        """Rounds in which drafts were looked up, and one before any."""
+        self.gained = FIRST_GAIN
+        """The same as `Text.gain`, on all texts."""
         self.guard = Guard()
         self.row = 0.0
         """Rounds of plain decoding that one more row of the target takes."""
@@ -121,7 +117,7 @@ class Choice:
         for mine, known in zip(self.agreement, other.agreement, strict=True):
             mine.recall(known.rates)
         self.length = other.length
-        self.lookups = [*other.lookups]
+        self.gained = other.gained
 
     def state(self, method: int) -> list[float]:
         """Return what later processes should know of a method: what its rounds take
@@ -152,7 +148,7 @@ class Choice:
         self._left = self._timing = 0
         for method, seen in enumerate(self._texts):
             self._texts[method] = FADES * seen
-        return Text([OnText() for _ in self.prices], [*self.lookups])
+        return Text([OnText() for _ in self.prices], self.gained)
 
     def end(self, tokens: int) -> None:
         """Record the length of an answer that has ended."""
@@ -166,15 +162,12 @@ class Choice:
         text.by_method[method].add(depth, accepted, agreement.rates)
         agreement.add(depth, accepted)
 
-    def looked(self, text: Text, gains: Sequence[float]) -> None:
-        """Record what the best draft that was looked up should gain, by the method in
-        whose place it is used; 0 where none was found.
+    def looked(self, text: Text, gain: float) -> None:
+        """Record what the best draft that was looked up should gain; 0 where none was
+        found.
         """
-        self._looked += 1
-        usual = max(LOOKED_ON_ALL, 1.0 / self._looked)
-        for means, weight in ((text.lookups, LOOKED), (self.lookups, usual)):
-            for method, gain in enumerate(gains):
-                means[method] += weight * (gain - means[method])
+        text.gain += LOOKED * (gain - text.gain)
+        self.gained += LOOKED_ON_ALL * (gain - self.gained)
 
     def reconsider(self) -> None:
         """Decide anew in the next round: something was read."""
@@ -314,16 +307,16 @@ class Choice:
         """Whether a text is new, or was decoded plainly for as long as one."""
         return self.streak >= LONG or any(text.method < 0 for text in texts)
 
-    def gain(self, expected: float, rows: int, texts: int, method: int) -> float:
-        """Return what a draft that was looked up for one of so many texts gains over a
-        method in use, in tokens of a text: `expected` of its `rows` should be accepted.
-        A draft model in use has to read them afterwards, and is left for a clear gain
-        only.
+    def gain(self, expected: float, rows: int, texts: int) -> float:
+        """Return what a draft that was looked up for one of so many texts gains over
+        the method in use, in tokens of a text: `expected` of its `rows` should be
+        accepted. A draft model in use has to read them afterwards, and is left for a
+        clear gain only.
         """
-        speed = self.speeds.get(method, 1.0)
+        speed = self.speeds.get(self.current, 1.0)
         spent = 1.0 + rows * self.row * texts
-        if method != self.plain:
-            spent += self.prices[method].reading(1.0 + expected)
+        if self.current != self.plain:
+            spent += self.prices[self.current].reading(1.0 + expected)
             spent *= 1.0 + LEAD
         return 1.0 + expected - speed * spent
 

@@ -160,9 +160,9 @@ class Price:
         usual = max(self.spent(depth, row), 1.0) + self.reading(unread)
         if unread:
             return min(spent, OUTLIER * usual) if self.unread.weight else spent
-        most = max(OUTLIER * usual, self.before)
+        limit = max(OUTLIER * usual, self.before)
         self.before = spent
-        return min(spent, most)
+        return min(spent, limit)
 
     def propose(self, levels: int, rounds: float) -> None:
         """Record that drafts of so many levels took so many rounds to propose."""

@@ -37,8 +37,8 @@ def largest(cost: Mapping[int, float]) -> int:
     """Return the draft tokens of the largest tree to try, at most NODES, by the seconds
     of a forward by rows.
     """
-    most = CHEAP * cost[min(cost)]
-    cheap = max(rows for rows in cost if cost[rows] <= most)
+    seconds = CHEAP * cost[min(cost)]
+    cheap = max(rows for rows in cost if cost[rows] <= seconds)
     return max(TREE, min(cheap - 1, NODES))
 
 
@@ -50,7 +50,7 @@ class DraftProbabilities:
     """Draft tokens of the largest tree."""
     available: bool = False
     """Such drafts have been seen."""
-    most: int = BEGIN
+    nodes: int = BEGIN
     """Draft tokens to request: more than trimming keeps, so that the count can grow."""
     levels: int | None = None
     """Levels of this round's trees before trimming, which each took a forward of a
@@ -66,22 +66,22 @@ class DraftProbabilities:
         if not self.available:
             return 0.0
         # the first tokens cost least, and far row counts are known least
-        scoring = min(costs.slope(rows, count) for count in (LEAST, self.most))
+        scoring = min(costs.slope(rows, count) for count in (LEAST, self.nodes))
         seconds = scoring + drafting
         earned = self.calibration.share
         return min(pace * seconds / earned, FLOOR)
 
     def settle(self, kept: list[int], expected: float) -> None:
-        """Update `most` from the draft tokens kept per sequence; `expected` is the sum
+        """Update `nodes` from the draft tokens kept per sequence; `expected` is the sum
         of their probabilities.
         """
         self.available = True
-        wanted = max(kept, default=0) + MARGIN
-        fewer = (SHRINK - 1) * self.most // SHRINK
-        self.most = min(max(wanted, fewer, LEAST), self.limit)
-        if kept and max(kept) >= self.most - MARGIN:
-            more = self.limit // STEPS
-            self.most = min(self.most + more, self.limit)
+        more = max(kept, default=0) + MARGIN
+        fewer = (SHRINK - 1) * self.nodes // SHRINK
+        self.nodes = min(max(more, fewer, LEAST), self.limit)
+        if kept and max(kept) >= self.nodes - MARGIN:
+            step = self.limit // STEPS
+            self.nodes = min(self.nodes + step, self.limit)
         self.calibration.promise(expected)
 
     def paying(

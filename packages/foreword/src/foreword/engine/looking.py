@@ -61,9 +61,6 @@ class Looker:
         self.lookups = [
             number for number, one in enumerate(members) if one.drafter.looks_up
         ]
-        self._others = [
-            number for number, one in enumerate(members) if not one.drafter.looks_up
-        ]
         self._took = 0.0
         """Seconds of looking drafts up for a request."""
         self._looking = Allowance(LOOKING)
@@ -89,10 +86,10 @@ class Looker:
         """Whether nothing is looked up in the next round, of `plain` seconds."""
         if choice.guard.stops_lookups:
             return True
-        return not (self._pays(choice, text, plain) or self._looking.covers(0.0))
+        return not (self._pays(text, plain) or self._looking.covers(0.0))
 
-    def _pays(self, choice: Choice, text: Text, plain: float) -> bool:
-        return text.lookups[choice.current] * plain > self._took
+    def _pays(self, text: Text, plain: float) -> bool:
+        return text.gain * plain > self._took
 
     def look(
         self, request: Request, choice: Choice, text: Text, load: Load
@@ -107,8 +104,7 @@ class Looker:
         # an answer seldom begins as something before it goes on
         if not request.produced or self.rests(choice, text, plain):
             return best
-        before = perf_counter()
-        gains = [0.0] * (choice.plain + 1)
+        before, pays = perf_counter(), self._pays(text, plain)
         self._missed.add(request.id)
         for number in self.lookups:
             member = self._members[number]
@@ -120,45 +116,20 @@ class Looker:
             if not tree.tokens:
                 continue
             self._missed.discard(request.id)
-            tree, over = self._gains(choice, text, number, tree, texts)
-            gains = list(map(max, gains, over))
-            self._compare(request, choice, text, number, tree)
-            if over[choice.current] > largest:
-                best, largest = number, over[choice.current]
+            tree, expected = _worthy(choice, text, number, tree, texts)
+            gain = choice.gain(expected, len(tree), texts)
+            if number not in drafts:
+                expected = expected_tokens(choice, text, number, tree)
+                drafts[number] = Lookup(tree, len(request.tokens), expected)
+            if gain > largest:
+                best, largest = number, gain
                 member.found[request.id] = tree
-        pays = self._pays(choice, text, plain)
-        choice.looked(text, gains)
+        choice.looked(text, largest)
         took = perf_counter() - before
         self._took = running_mean(self._took, took)
         if not pays:
             self._looking.spend(took)
         return best
-
-    def _gains(
-        self,
-        choice: Choice,
-        text: Text,
-        number: int,
-        tree: DraftTree,
-        texts: int,
-    ) -> tuple[DraftTree, list[float]]:
-        """Return the best part of a draft, and by method what it gains in its place."""
-        tree, expected = _worthy(choice, text, number, tree, texts)
-        gains = [0.0] * (choice.plain + 1)
-        for method in self._others:
-            gains[method] = choice.gain(expected, len(tree), texts, method)
-        gains[choice.plain] = choice.gain(expected, len(tree), texts, choice.plain)
-        return tree, gains
-
-    def _compare(
-        self, request: Request, choice: Choice, text: Text, number: int, tree: DraftTree
-    ) -> None:
-        """Compare a draft with the text to come, if no other one is."""
-        drafts = self._drafts[request.id]
-        if number in drafts:
-            return
-        expected = expected_tokens(choice, text, number, tree)
-        drafts[number] = Lookup(tree, len(request.tokens), expected)
 
     def settle(self, request: Request, number: int) -> None:
         """Leave out a draft that has had a round of its own."""
