@@ -28,7 +28,7 @@ PROMPTS, TOKENS = 30, 96
 
 
 def log_probs(llm: LLM, tokens: list[int], count: int, heat: float) -> Tensor:
-    """Return the log-probabilities of the last `count` tokens, and of what follows."""
+    """Return the log-distributions, (count, vocab), after the last `count` tokens."""
     model, request = llm.engine.target, 1_000_000
     model.open(request, len(tokens))
     logits = model.read([Read(request, 0, tokens, keep=count)])
