@@ -1,6 +1,9 @@
 /* What test_simd.py compiles for each kind of processor: everything that promises equal bits on all of them, from the same
  * numbers, many of which lie at exact halves of a step. Says a line for each: its name, and a hash of its results.
  */
+#ifdef EMULATED
+#include "matrices.h"
+#endif
 #include <foreword.c>
 #include <sampling.c>
 #include <stdio.h>
@@ -52,12 +55,15 @@ static uint8_t *weights(int coding, int64_t *bytes) {
     return made;
 }
 
+static int uneven; /* whether each 16 numbers of a row have another size */
+
 static factor *rows(void) {
     static factor made[ROWS * DEPTH];
     float row[DEPTH];
     drawn_bits = 2;
     for (int64_t r = 0; r < ROWS; r++) {
         fill(row, DEPTH, 3);
+        for (int64_t i = 0; uneven && i < DEPTH; i++) row[i] *= (float)(1 << i / 16 * 5 % 6) / 8;
         for (int64_t i = 0; i < DEPTH; i += LANES) store_factors(made + r * DEPTH + i, load(row + i));
     }
     return made;
@@ -96,6 +102,7 @@ static void multiply_coded(const void *weight, int64_t coding, const char *name)
     if (coding == BYTES) add_to_hash(steps, sizeof steps);
     const Product given = {x, weight, ROWS, DEPTH, OUTPUTS, STORE, to, .coding = coding, .steps = steps}, p = stored(&given);
     Matrices m;
+    begin_product(&m);
     for (int64_t panel = 0; panel < parts_of(OUTPUTS, PANEL); panel++)
         p.by->turn(&p, &m, 0, ROWS, panel, weight);
     add_to_hash(to, sizeof to), say(name);
@@ -128,6 +135,24 @@ static void multiply_file(int64_t bits, int64_t scale, int64_t offset, const cha
             for (int i = 0; g % span == 0 && i < factors; i++) to = put_numbers(to, F32_FIELD);
             to = put_numbers(put_numbers(to, scale), offset);
             for (int64_t i = 0; i < GROUP * LANES * h.bits / 8; i++) *to++ = bits == 4 ? (char)(draw_bits() >> 24) : (char)((int32_t)draw_bits() >> (32 - bits));
+        }
+    h.strip = (to - made - (int64_t)sizeof h) / (OUTPUTS / LANES), h.matrix = to - made;
+    memcpy(made, &h, sizeof h);
+    multiply_coded(made, GROUPS, name);
+}
+
+/* Products with a matrix whose groups are added up in whole numbers: consecutive levels from `least` on. */
+static void multiply_spans(int64_t bits, int64_t group, int64_t span, int64_t least, int64_t offset, const char *name) {
+    const int64_t groups = DEPTH / group;
+    char *made = calloc(OUTPUTS * DEPTH * 4, 1), *to = made + sizeof(Grouped);
+    Grouped h = {.bits = bits, .group = group, .span = span, .scale = FACTOR_FIELD, .offset = offset, .least = least, .most = least + (1 << bits) - 1, .counted = 1};
+    for (int i = 0; i < 16; i++) h.level[i] = (int8_t)(least + i);
+    drawn_bits = 6;
+    for (int strip = 0; strip < OUTPUTS / LANES; strip++)
+        for (int64_t g = 0; g < groups; g++) {
+            for (int i = 0; g % span == 0 && i < (offset ? 2 : 1); i++) to = put_numbers(to, F32_FIELD);
+            to = put_numbers(put_numbers(to, FACTOR_FIELD), offset);
+            for (int64_t i = 0; i < group * LANES * bits / 8; i++) *to++ = (char)(draw_bits() >> 24);
         }
     h.strip = (to - made - (int64_t)sizeof h) / (OUTPUTS / LANES), h.matrix = to - made;
     memcpy(made, &h, sizeof h);
@@ -185,6 +210,9 @@ int main(void) {
     uint8_t *bytes_coded = weights(BYTES, &bytes);
     add_to_hash(bytes_coded, (size_t)bytes), say("weights in 8 bits");
     multiply_coded(bytes_coded, BYTES, "products in 8 bits");
+#ifdef EMULATED
+    matrix_registers = 1;
+#endif
     uint8_t *nibbles = weights(GROUPS, &bytes);
     add_to_hash(nibbles, (size_t)bytes), say("weights in 4 bits");
     multiply_coded(nibbles, GROUPS, "products in 4 bits");
@@ -194,6 +222,11 @@ int main(void) {
     multiply_file(4, F32_FIELD, F32_FIELD, "products in 4 bits, scales and offsets in float32");
     multiply_file(4, FACTOR_FIELD, FACTOR_FIELD, "products in 4 bits, scales of two levels");
     multiply_file(4, F16_FIELD, ZERO_FIELD, "products in 4 bits, zero points");
+    uneven = 1;
+    multiply_spans(4, 32, 8, 0, FACTOR_FIELD, "products in 4 bits, spans in whole numbers");
+    multiply_spans(5, 32, 8, 0, FACTOR_FIELD, "products in 5 bits, spans in whole numbers");
+    multiply_spans(6, 16, 16, -32, NO_FIELD, "products in 6 bits, spans in whole numbers");
+    multiply_spans(4, 16, 16, -4, FACTOR_FIELD, "products in small groups, spans in whole numbers");
     keys_and_values();
     functions();
     rotations();

@@ -29,7 +29,7 @@ static floats both(codes held, const int8_t *x, const int8_t *y) {
     for (int i = 0; i < LANES; i++) each[i] = (int8_t)(4 * i);
     const codes a = low_levels(table_of(each), held), b = high_levels(table_of(each), held);
 #ifdef SHORT_DOTS
-    return whole_floats(short_dots(begun(0), a, x, b, y));
+    return whole_floats(word_dot(begun(0), plus_words(byte_pairs(a, x), byte_pairs(b, y)), unit_words()));
 #else
     return add(summed(a, x), summed(b, y));
 #endif

@@ -68,11 +68,38 @@ def multiply(
     return multiplied(forward.needed(), head, Workspace(head), rows, threads)
 
 
+def span_of(matrix: Coded) -> int | None:
+    """Inputs of a span whose groups are added up in whole numbers; None if no groups
+    are.
+    """
+    span = DEPTH // matrix.scale.values.shape[1]
+    low = int(matrix.levels[0])
+    consecutive = matrix.levels.tolist() == list(range(low, low + len(matrix.levels)))
+    fits = matrix.scale.factors is not None and span <= 256
+    return span if fits and consecutive and bits(matrix) < 8 else None
+
+
+def rounded(rows: Tensor, span: int, group: int) -> Tensor:
+    """Rows in 127 steps for each group: steps of the largest number of the span, or 2,
+    4 or 8 times as fine where the group's are so much smaller.
+    """
+    spans = rows.unflatten(1, (-1, span // group, group))
+    top = spans.abs().amax((-2, -1), keepdim=True)
+    own = spans.abs().amax(-1, keepdim=True)
+    finer = sum((own * times <= top).float() for times in (2, 4, 8))
+    by = torch.tensor(127.0).div(top) * 2**finer
+    return ((spans * by).round() * (top / 127) / 2**finer).flatten(1)
+
+
 def defined(matrix: Coded, rows: Tensor) -> Tensor:
     """The product of rows that are rounded to 127 steps in each group of at most 128
-    inputs.
+    inputs, or as `rounded` says where groups are added up in whole numbers.
     """
-    groups = rows.bfloat16().float().unflatten(1, (-1, min(matrix.group, 128)))
+    rows = rows.bfloat16().float()
+    span = span_of(matrix)
+    if span is not None:
+        return rounded(rows, span, matrix.group).double() @ matrix.dense().double().T
+    groups = rows.unflatten(1, (-1, min(matrix.group, 128)))
     most = groups.abs().amax(-1, keepdim=True)
     steps = (groups * torch.tensor(127.0).div(most)).round()
     return (steps * (most / 127)).flatten(1).double() @ matrix.dense().double().T
@@ -111,16 +138,76 @@ def test_products_are_those_of_the_definition(bits, group, kind, registers):
     assert torch.equal(multiply(held, rows, threads=2), found)
 
 
+FILES = {
+    "Q2_K": (2, 0, 16, True),
+    "Q3_K": (3, -4, 16, False),
+    "Q4_K": (4, 0, 32, True),
+    "Q5_K": (5, 0, 32, True),
+    "Q6_K": (6, -32, 16, False),
+}
+"""By type: bits, the level of code 0, depths of a group, whether it has offsets."""
+
+
+def uneven() -> Tensor:
+    """Rows of which each 16 numbers have another size."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.randint(-5, 4, (ROWS, DEPTH // 16), generator=generator)
+    return given() * (2.0**sizes).repeat_interleave(16, dim=1)
+
+
+def k_quant(kind: str, outputs: int = OUTPUTS) -> Coded:
+    """A random matrix of a type whose scales have two levels, in spans of 256."""
+    size, least, group, has_offset = FILES[kind]
+    generator = torch.Generator().manual_seed(size)
+
+    def numbers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    def scales(low: int, high: int) -> Scales:
+        top = torch.rand(outputs, DEPTH // 256, generator=generator).half().float()
+        return Scales(top, numbers(low, high, outputs, DEPTH // group))
+
+    codes = numbers(0, 2**size, outputs, DEPTH).to(torch.uint8)
+    levels = torch.arange(least, least + 2**size).to(torch.int8)
+    scale = scales(0, 64) if has_offset else scales(-128, 128)
+    offset = scales(0, 64) if has_offset else None
+    return Coded(codes, levels, scale, offset, group)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_spans_are_added_up_in_whole_numbers(kind, registers):
+    matrix, rows = k_quant(kind), uneven()
+    assert span_of(matrix) == 256
+    held = packed(matrix)
+    found, expected = multiply(held, rows), defined(matrix, rows)
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    for count in (1, 2, 5, 8, 9):
+        assert torch.equal(multiply(held, rows[:count]), found[:count])
+    assert torch.equal(multiply(held, rows, threads=2), found)
+
+
+def test_largest_spans_fit_in_whole_numbers(registers):
+    """Each factor, level and number of a row is the largest."""
+    codes = torch.full((OUTPUTS, DEPTH), 63, dtype=torch.uint8)
+    tops = torch.ones(OUTPUTS, DEPTH // 256)
+    factors = torch.full((OUTPUTS, DEPTH // 16), -128)
+    levels = torch.arange(-32, 32).to(torch.int8)
+    matrix = Coded(codes, levels, Scales(tops, factors), None, 16)
+    found = multiply(packed(matrix), torch.ones(9, DEPTH))
+    assert (found == -128 * 31 * DEPTH).all()
+
+
 def test_both_kinds_of_registers_give_the_same_bits():
     library = forward.needed()
     if not forward.amx():
         pytest.skip("the processor has no matrix registers")
-    held, rows = packed(coded(4, 32, "two levels")), given()
-    both = []
-    for use in (0, 1):
-        library.foreword_use_amx(use)
-        both.append(multiply(held, rows))
-    assert torch.equal(*both)
+    rows = uneven()
+    for matrix in (coded(4, 32, "two levels"), *map(k_quant, FILES)):
+        held, both = packed(matrix), []
+        for use in (0, 1):
+            library.foreword_use_amx(use)
+            both.append(multiply(held, rows))
+        assert torch.equal(*both)
 
 
 def test_row_of_zeros_gives_zeros(registers):
@@ -195,3 +282,17 @@ def test_joined_matrices_take_the_bits_of_the_widest():
     assert bits(both) == 6
     assert both.levels.tolist() == list(range(-32, 32))
     assert torch.equal(both.dense()[:OUTPUTS], four.dense())
+
+
+def test_joined_spans_stay_in_whole_numbers():
+    both = joined([k_quant("Q4_K"), k_quant("Q6_K")])
+    assert bits(both) == 6
+    assert both.scale.factors is not None
+    assert both.offset is not None
+    assert both.offset.factors is not None
+    assert span_of(both) == 256
+    assert torch.equal(both.dense()[:OUTPUTS], k_quant("Q4_K").dense())
+    assert torch.equal(both.dense()[OUTPUTS:], k_quant("Q6_K").dense())
+    found = multiply(packed(both), uneven(), outputs=2 * OUTPUTS)
+    expected = defined(both, uneven())
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()

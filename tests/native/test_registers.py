@@ -64,7 +64,9 @@ def test_sums_stay_in_registers(processor: str, tmp_path: Path):
     for name, most, added in (
         ("whole_tile_12", 24, ADDED),
         ("byte_tile_6", 24, WHOLE),
-        ("strip_8", 16, WHOLE),
+        ("in_floats_TABLE_8", 16, WHOLE),
+        ("in_spans_FOURS_8", 16, WHOLE),
+        ("in_spans_SIXES_8", 16, WHOLE),
     ):
         found = re.search(
             rf"^{name}:\n(.*?)^\s+\.size\s+{name},", text, re.MULTILINE | re.DOTALL

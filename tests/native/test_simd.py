@@ -96,6 +96,11 @@ ALWAYS = [
     Kind("this processor", (compiler.NATIVE,)),
     USUAL,
     SSE_BY_CLANG if SSE_BY_CLANG.refused() is None else SSE,
+    Kind(
+        "emulated matrices",
+        ("-march=cooperlake", "-DEMULATED"),
+        f"{AVX512} avx512_bf16",
+    ),
 ]
 VNNI = ("-march=x86-64-v3", "-mavxvnni")
 OFTEN = [
@@ -117,7 +122,7 @@ EQUAL = {
     "draws": "d27bae90decf848b",
     "weights in 8 bits": "f8f9659d22f87503",
     "products in 8 bits": "107c6933e764c041",
-    "weights in 4 bits": "cfe131bc6e1a9113",
+    "weights in 4 bits": "c82322c664c11c93",
     "products in 4 bits": "96f63bf075c8ce43",
     "products in 4 bits, scales in bfloat16": "6d01de3bc92d91ee",
     "products in 8 bits, scales in float16": "714d3aef7ca1e6d4",
@@ -125,6 +130,10 @@ EQUAL = {
     "products in 4 bits, scales and offsets in float32": "49e22640ace3e560",
     "products in 4 bits, scales of two levels": "4b86a8f2c821a511",
     "products in 4 bits, zero points": "a2b10089f13b1653",
+    "products in 4 bits, spans in whole numbers": "4dee26973377a673",
+    "products in 5 bits, spans in whole numbers": "476d65fa0927c2de",
+    "products in 6 bits, spans in whole numbers": "94ee83efa40e1dc6",
+    "products in small groups, spans in whole numbers": "2f131f2195313bcc",
     "keys and values in 8 bits": "be61da5b9ef465b0",
     "keys and values read from 8 bits": "7a692c3d7c008d5f",
     "exponentials": "dcc3eefadba4b381",

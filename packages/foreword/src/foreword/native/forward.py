@@ -64,9 +64,9 @@ class Grouped(Structure):
 
     __slots__ = ()
     _fields_ = fields(c_int64, "bits group span scale offset strip matrix least")
-    _fields_ += fields(c_int64, "most")
+    _fields_ += fields(c_int64, "most counted")
     _fields_ += fields(ctypes.c_int8 * 16, "level")
-    _fields_ += fields(ctypes.c_char * 40, "unused")
+    _fields_ += fields(ctypes.c_char * 32, "unused")
 
 
 class Experts(Structure):

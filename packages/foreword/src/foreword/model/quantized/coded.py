@@ -263,7 +263,9 @@ def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
     codes = levels[part.codes.long()].to(torch.uint8)
 
     def finer(scales: Scales) -> Scales:
-        return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
+        if scales.factors is None:
+            return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
+        return Scales(scales.values, scales.factors.repeat_interleave(times, dim=1))
 
     return Coded(
         codes,
@@ -275,4 +277,7 @@ def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
 
 
 def _zeros(part: Coded) -> Scales:
-    return Scales(torch.zeros(len(part.codes), part.groups, dtype=torch.float32))
+    """Return offsets of zero, in the form of the scales."""
+    scale = part.scale
+    factors = None if scale.factors is None else torch.zeros_like(scale.factors)
+    return Scales(torch.zeros_like(scale.values), factors)

@@ -8,6 +8,7 @@
 
 #include "products/amx.c"
 #include "products/encode.c"
+#include "products/group_rows.c"
 #include "products/groups.c"
 #include "products/groups_amx.c"
 #include "products/int8.c"

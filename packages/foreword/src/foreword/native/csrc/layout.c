@@ -6,7 +6,7 @@ static const Field fields[] = {
     WHOLE_OF(Grouped),
     FIELD(Grouped, bits), FIELD(Grouped, group), FIELD(Grouped, span), FIELD(Grouped, scale),
     FIELD(Grouped, offset), FIELD(Grouped, strip), FIELD(Grouped, matrix), FIELD(Grouped, least),
-    FIELD(Grouped, most), FIELD(Grouped, level), FIELD(Grouped, unused),
+    FIELD(Grouped, most), FIELD(Grouped, counted), FIELD(Grouped, level), FIELD(Grouped, unused),
     WHOLE_OF(Layer),
     FIELD(Layer, qkv), FIELD(Layer, out), FIELD(Layer, gate_up), FIELD(Layer, down),
     FIELD(Layer, qkv_bias), FIELD(Layer, norm), FIELD(Layer, mlp_norm), FIELD(Layer, query_norm),

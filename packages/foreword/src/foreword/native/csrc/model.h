@@ -36,8 +36,9 @@ typedef struct {
     int64_t scale, offset; /* kinds of fields */
     int64_t strip, matrix; /* bytes of a strip; of the whole matrix with its header */
     int64_t least, most;   /* levels: the lowest and the highest */
+    int64_t counted;       /* the codes count levels from the least one on */
     int8_t level[16];      /* of each code of 4 bits */
-    char unused[40];       /* 128 bytes in all */
+    char unused[32];       /* 128 bytes in all */
 } Grouped;
 
 typedef struct {

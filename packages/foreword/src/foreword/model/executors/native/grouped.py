@@ -193,6 +193,7 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
     )
     header.least = int(matrix.levels.min())
     header.most = int(matrix.levels.max())
+    header.counted = bits < 8 and _consecutive(matrix)
     if bits == 4:
         header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
     return _headed(header, body)

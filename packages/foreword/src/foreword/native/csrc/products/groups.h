@@ -19,10 +19,12 @@ static inline int manner_of(const Grouped *h) {
 #endif
 }
 
-/* What is added to the levels, so that none is negative where that is needed. */
+/* What is added to levels, so that consecutive ones are their codes, and others not negative where
+ * that is needed. */
 static inline int lift_of(const Grouped *h) {
+    if (h->counted) return (int)-h->least;
 #ifdef BYTE_DOTS
-    return (void)h, LIFT;
+    return LIFT;
 #else
     return manner_of(h) == BY_SHORTS ? (int)-h->least : 0;
 #endif
@@ -31,51 +33,87 @@ static inline int lift_of(const Grouped *h) {
 /* Bytes of a code of a row. */
 static inline int64_t width_of(const Grouped *h) { return manner_of(h) == BY_WORDS ? 2 : 1; }
 
-/* A quantized row: codes [depth], then by group the scale of the codes, what their sum of products
- * begins with (the lift of levels taken off), and the product of scale and sum. Codes of two bytes
- * are in the order 0 2 1 3 of each four. */
+#define MOST_SPAN 16 /* groups of 16 depths whose sum in whole numbers fits in 32 bits */
+#define FINEST 3     /* bits by which the steps of a span may differ: sums of codes stay words */
+
+/* Whether the groups of a span are added up in whole numbers: their scales are bytes times one
+ * number, and the steps of a row's codes in a span are one step times powers of two. */
+static inline int in_whole_numbers(const Grouped *h) {
+    return h->scale == FACTOR_FIELD && (!h->offset || h->offset == FACTOR_FIELD) && h->counted
+           && h->span % 4 == 0 && h->span * h->group <= MOST_SPAN * LANES;
+}
+
+/* Depths of a row that have one step, or one and its powers of two. */
+static inline int64_t stepped(const Grouped *h) {
+    return in_whole_numbers(h) ? h->span * h->group : h->group;
+}
+
+/* A quantized row: codes [depth]; steps; by groups, what the sum of products begins with (the lift
+ * of levels taken off), and the product of step and sum of the codes. Where groups are added up in
+ * whole numbers, a step is the finest of a span; then by groups, [what the sum begins with, the
+ * bits by which codes are moved up from that step], and the sums of codes moved so. Codes of two
+ * bytes are in the order 0 2 1 3 of each four. */
 typedef struct {
     const char *code;
     const float *step;
     const int32_t *begin;
     const float *moment;
+    const int16_t *sum;
 } GroupedRow;
 
 static inline GroupedRow grouped_row(const factor *x, int64_t depth, const Grouped *h) {
     const int64_t groups = depth / h->group;
     const char *code = (const char *)x;
     const float *step = (const float *)(code + width_of(h) * depth);
-    return (GroupedRow){code, step, (const int32_t *)(step + groups), step + 2 * groups};
+    const int32_t *begin = (const int32_t *)(step + depth / stepped(h));
+    const void *moment = begin + groups, *sum = begin + 2 * groups;
+    return (GroupedRow){code, step, begin, moment, sum};
 }
+
+/* The number of row r behind that of the first row. */
+#define OF_ROW(from, type) (*(const type *)((const char *)(from) + r * stride))
 
 /* Quantize a row in place for a matrix. */
 INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h);
 
-/* Fours of depths whose codes are stored together. */
-static inline int fours_of(int bits) { return bits == 5 ? 8 : bits == 6 ? 4 : 2; }
+/* Forms of stored levels: 4 bits that are places in a table, 4, 5 or 6 bits that are consecutive,
+ * and 8 bits. */
+enum { TABLE, FOURS, FIVES, SIXES, EIGHTS };
+
+static inline int form_of(const Grouped *h) {
+    if (h->bits == 4) return h->counted ? FOURS : TABLE;
+    return h->bits == 5 ? FIVES : h->bits == 6 ? SIXES : EIGHTS;
+}
+
+/* Fours of depths that are read at a time, and the bytes of 16 outputs by so many. Codes of 5 and 6
+ * bits are stored together so. */
+static inline int fours_of(int form) { return form == FIVES ? 8 : form == SIXES ? 4 : 2; }
+static inline int bytes_of(int form) {
+    return form == EIGHTS ? 128 : form == FIVES ? 320 : form == SIXES ? 192 : 64;
+}
 
 /* What turns codes into levels. */
 typedef struct {
     codes table; /* of 4 bits: the level of each, `lift` added */
     int lift;    /* of 8: added to levels */
-    int least;   /* of 5 and 6: the level of 0, `lift` added */
 } Levels;
 
 INLINE Levels levels_of(const Grouped *h, int lift) {
-    return (Levels){lifted(table_of(h->level), lift), lift, (int)h->least + lift};
+    return (Levels){lifted(table_of(h->level), lift), lift};
 }
 
 /* Levels of 16 outputs by 4 depths: number `four` of those stored together at `at`. */
-INLINE codes four_levels(const Levels *levels, const char *at, const int four, const int BITS) {
-    if (BITS == 8) return lifted(load_codes(at + 64 * four), levels->lift);
+INLINE codes four_levels(const Levels *levels, const char *at, const int four, const int FORM) {
+    if (FORM == EIGHTS) return lifted(load_codes(at + 64 * four), levels->lift);
     const codes stored = load_codes(at + 64 * (four / 2));
-    if (BITS == 4)
+    if (FORM == TABLE)
         return four % 2 ? high_levels(levels->table, stored) : low_levels(levels->table, stored);
-    const codes more = load_codes(at + 32 * fours_of(BITS));
-    /* From their place in a byte to the bits above the low four. */
-    const int above = BITS == 5 ? four - 4 : 2 * four - 4, mask = BITS == 5 ? 0x10 : 0x30;
     const codes low = masked(stored, four % 2 ? 4 : 0, 15);
-    return lifted(either(low, masked(more, above, mask)), levels->least);
+    if (FORM == FOURS) return low;
+    const codes more = load_codes(at + (FORM == FIVES ? 256 : 128));
+    /* From their place in a byte to the bits above the low four. */
+    const int above = FORM == FIVES ? four - 4 : 2 * four - 4, mask = FORM == FIVES ? 0x10 : 0x30;
+    return either(low, masked(more, above, mask));
 }
 
 /* Scales and offsets of a group of 16 outputs. */
@@ -112,6 +150,22 @@ INLINE void next_fields(const Grouped *h, const char **at, Spanned *span, Fields
                           h->offset == ZERO_FIELD ? f->scale
                           : offsets               ? load(factors + LANES * scales)
                                                   : all(0));
+}
+
+/* What the groups of a span are multiplied by, and the words of two groups beside each other:
+ * factors of scales, and of offsets. */
+typedef struct {
+    const float *top;     /* what factors multiply: of scales, then of offsets */
+    const int8_t *before; /* factors of the group before */
+    words factors[MOST_SPAN / 2], shifts[MOST_SPAN / 2];
+} SpanFactors;
+
+/* The sum over a span's groups of such numbers times the sums of a row's codes. */
+INLINE counts moments(const words *numbers, const int16_t *sums, int64_t groups) {
+    counts total = begun(0);
+    for (int64_t i = 0; i < groups; i += 2)
+        total = word_dot(total, numbers[i / 2], two_words(sums + i));
+    return total;
 }
 
 #endif

@@ -11,16 +11,34 @@ typedef struct {
     _Alignas(64) int8_t code[2][MOST_GROUP / QUAD][WIDTH];
 } Widened;
 
-/* Widen the codes of one group of 16 outputs to levels. */
-INLINE void widen_codes(const Grouped *h, const Levels *levels, const char *at, int8_t (*to)[WIDTH],
-                        const int BITS) {
-    const int fours = fours_of(BITS);
-    for (int64_t i = 0; i < h->group / QUAD; i += fours, at += 8 * BITS * fours) {
+/* Widen the codes of one group of 16 outputs to levels; return where they end. */
+INLINE const char *widen_codes(const Grouped *h, const Levels *levels, const char *at,
+                               int8_t (*to)[WIDTH], const int FORM) {
+    const int fours = fours_of(FORM), least = FORM == TABLE ? 0 : (int)h->least;
+    for (int64_t i = 0; i < h->group / QUAD; i += fours, at += bytes_of(FORM)) {
         prefetch(at + 2048);
 #pragma GCC unroll 8
         for (int four = 0; four < fours; four++)
-            _mm512_store_si512(to[i + four], four_levels(levels, at, four, BITS));
+            _mm512_store_si512(to[i + four], lifted(four_levels(levels, at, four, FORM), least));
     }
+    return at;
+}
+
+/* The levels of the next group, widened where they are stored in fewer bits than 8. */
+INLINE const char *open_codes(const Grouped *h, const Levels *levels, const char **at,
+                              int8_t (*to)[WIDTH]) {
+    const char *stored = *at;
+    const int form = form_of(h);
+    if (form == EIGHTS) {
+        *at += h->group * LANES;
+        for (int64_t k = 0; k < h->group * LANES; k += 64) prefetch(stored + k + 2048);
+        return stored;
+    }
+    *at = form == TABLE   ? widen_codes(h, levels, stored, to, TABLE)
+          : form == FOURS ? widen_codes(h, levels, stored, to, FOURS)
+          : form == FIVES ? widen_codes(h, levels, stored, to, FIVES)
+                          : widen_codes(h, levels, stored, to, SIXES);
+    return (const char *)to[0];
 }
 
 /* Registers 0 to 3: sums of two strips, twice; 4: rows; 5 and 6: weights. */
@@ -58,13 +76,74 @@ static void shape_for_groups(int rows, int64_t group) {
         if (P == 2) _tile_stored(second, sums[(g - 1) & 1][1][0], WIDTH);                          \
     } while (0)
 
+/* Sums of one strip, whose groups are added up as in_floats and in_spans do (groups.c). */
+typedef struct {
+    floats total[BLOCK];
+    counts whole[BLOCK];     /* in the span */
+    counts moment[2][BLOCK]; /* of offsets, in the last two spans */
+    SpanFactors factors;
+} Summed;
+
+/* What a group is multiplied by. */
+typedef struct {
+    Fields f;
+    counts factor; /* in whole numbers; f has what factors multiply */
+} Scaled;
+
+/* Read the numbers of the next group of a strip, and those of offsets at the end of a span. */
+INLINE void next_numbers(const Grouped *h, const GroupedRow *x, int64_t stride, int rows, int64_t g,
+                         const char **at, Spanned *span, Scaled *n, Summed *s) {
+    if (!in_whole_numbers(h)) {
+        next_fields(h, at, span, &n->f);
+        return;
+    }
+    const int64_t i = g % h->span, offsets = h->offset ? LANES : 0;
+    SpanFactors *f = &s->factors;
+    if (!i) f->top = (const float *)*at, *at += 4 * (LANES + offsets);
+    const int8_t *factor = (const int8_t *)*at;
+    n->f.scale = load(f->top), n->factor = signed_counts(factor);
+    *at += LANES + offsets;
+    if (!offsets) return;
+    n->f.offset = load(f->top + LANES);
+    if (i % 2) f->shifts[i / 2] = paired(f->before + LANES, factor + LANES);
+    f->before = factor;
+    if (i < h->span - 1) return;
+    const int16_t *sums = x->sum + g - i;
+    for (int r = 0; r < rows; r++)
+        s->moment[g / h->span & 1][r] = moments(f->shifts, &OF_ROW(sums, int16_t), h->span);
+}
+
+/* Add the sums of a group. */
+INLINE void add_up(const Grouped *h, const GroupedRow *x, int64_t stride, int rows, int64_t g,
+                   int32_t (*sums)[LANES], const Scaled *n, Summed *s) {
+    const int whole = in_whole_numbers(h);
+    const Fields f = n->f;
+    for (int r = 0; r < rows; r++) {
+        const counts sum = _mm512_load_si512(sums[r]);
+        if (!whole) {
+            const floats by = mul(f.scale, all(OF_ROW(x->step + g, float)));
+            s->total[r] = fused(whole_floats(sum), by, s->total[r]);
+            if (h->offset)
+                s->total[r] = fused(f.offset, all(OF_ROW(x->moment + g, float)), s->total[r]);
+            continue;
+        }
+        const int32_t bits = OF_ROW(x->begin + 2 * g + 1, int32_t);
+        s->whole[r] = plus(s->whole[r], shifted(multiplied(sum, n->factor), bits));
+        if ((g + 1) % h->span) continue;
+        const int64_t at = g / h->span;
+        floats scaled = mul(whole_floats(s->whole[r]), f.scale);
+        if (h->offset) scaled = fused(whole_floats(s->moment[at & 1][r]), f.offset, scaled);
+        s->total[r] = fused(scaled, all(OF_ROW(x->step + at, float)), s->total[r]);
+        s->whole[r] = begun(0);
+    }
+}
+
 /* At most 16 rows times a panel of P strips. While a group is multiplied, the codes of the next are
  * widened, the sums of the last go to memory and those of the one before are added up: each of
  * these would wait for the one before it. */
 INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int rows, int64_t panel,
                            const int P) {
     const int64_t groups = p->depth / h->group, stride = p->depth * (int64_t)sizeof(factor);
-    const int64_t code_bytes = h->group * LANES * h->bits / 8;
     const GroupedRow x = grouped_row(p->x + row * p->depth, p->depth, h);
     const Levels levels = levels_of(h, 0);
     const char *first = (const char *)p->weight + place_of(p, panel) * 2 * h->strip;
@@ -73,41 +152,29 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
     Spanned span[2] = {{0, 0}, {0, 0}};
     Widened scratch[2];
     _Alignas(64) int32_t sums[2][2][BLOCK][LANES];
-    floats total[2][BLOCK];
-    Fields fields[4][2]; /* by group and strip */
+    Summed summed[2];
+    Scaled numbers[4][2]; /* by group and strip */
     for (int i = 0; i < P; i++)
-        for (int r = 0; r < rows; r++) total[i][r] = all(0);
+        for (int r = 0; r < rows; r++) {
+            summed[i].total[r] = all(0);
+            summed[i].whole[r] = begun(0);
+        }
     for (int64_t g = -1; g < groups + 2; g++) {
         if (g + 1 < groups) { /* widen group g + 1 */
             const int turn = (g + 1) & 1;
 #pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
-                next_fields(h, at + i, span + i, &fields[(g + 1) & 3][i]);
-                ready[turn][i] = at[i];
-                int8_t(*to)[WIDTH] = scratch[turn].code[i];
-                if (h->bits == 4) widen_codes(h, &levels, at[i], to, 4);
-                else if (h->bits == 5) widen_codes(h, &levels, at[i], to, 5);
-                else if (h->bits == 6) widen_codes(h, &levels, at[i], to, 6);
-                if (h->bits < 8) ready[turn][i] = (const char *)to[0];
-                else
-                    for (int64_t k = 0; k < code_bytes; k += 64) prefetch(at[i] + k + 2048);
-                at[i] += code_bytes;
+                next_numbers(h, &x, stride, rows, g + 1, at + i, span + i, &numbers[(g + 1) & 3][i],
+                             summed + i);
+                ready[turn][i] = open_codes(h, &levels, at + i, scratch[turn].code[i]);
             }
             written(scratch);
         }
         if (g > 1) /* add up group g - 2 */
 #pragma GCC unroll 2
-            for (int i = 0; i < P; i++) {
-                const Fields f = fields[(g - 2) & 3][i];
-                const char *step = (const char *)(x.step + g - 2),
-                           *moment = (const char *)(x.moment + g - 2);
-                for (int r = 0; r < rows; r++, step += stride, moment += stride) {
-                    floats sum = fused(whole_floats(_mm512_load_si512(sums[g & 1][i][r])),
-                                       mul(f.scale, all(*(const float *)step)), total[i][r]);
-                    if (h->offset) sum = fused(f.offset, all(*(const float *)moment), sum);
-                    total[i][r] = sum;
-                }
-            }
+            for (int i = 0; i < P; i++)
+                add_up(h, &x, stride, rows, g - 2, sums[g & 1][i], &numbers[(g - 2) & 3][i],
+                       summed + i);
         if (g >= 0 && g < groups) {
             if (g & 1) MULTIPLY_GROUP(2, 3);
             else MULTIPLY_GROUP(0, 1);
@@ -118,7 +185,7 @@ INLINE void grouped_matrix(const Product *p, const Grouped *h, int64_t row, int 
         }
     }
     for (int r = 0; r < rows; r++)
-        finish(p, row + r, panel * PANEL, total[0][r], total[P - 1][r], P);
+        finish(p, row + r, panel * PANEL, summed[0].total[r], summed[P - 1].total[r], P);
 }
 
 /* A panel times all rows. */

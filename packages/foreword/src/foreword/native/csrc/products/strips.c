@@ -109,7 +109,7 @@ static const Type TYPES[] = {
 
 /* Store the codes of one output and group; fours of depths of an output are LANES apart. */
 static void store_codes(const uint8_t *code, uint32_t *to, int size, int bits) {
-    const int fours = bits == 8 ? 1 : fours_of(bits);
+    const int fours = bits == 8 ? 1 : fours_of(bits == 5 ? FIVES : bits == 6 ? SIXES : FOURS);
     uint32_t four[8];
     for (int at = 0; at < size; at += QUAD * fours) {
         uint32_t above = 0;

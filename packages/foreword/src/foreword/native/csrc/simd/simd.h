@@ -65,6 +65,8 @@ INLINE floats rounded_once(const double *total) {
     return load(each);
 }
 
+INLINE floats load_signed(const int8_t *at) { return whole_floats(signed_counts(at)); }
+
 INLINE void narrow_store(bf16 *to, floats value) { store_halves(to, narrow(value)); }
 
 #endif

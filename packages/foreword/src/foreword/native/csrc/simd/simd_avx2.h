@@ -33,8 +33,11 @@ INLINE part fused_from_part(part a, part b, part c) {
     return (part)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 INLINE uint32_t above_part(part a, part b) { return (uint32_t)_mm256_movemask_ps((__m256)(a > b)); }
-INLINE part load_signed_part(const int8_t *at) {
-    return (part)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at)));
+INLINE numbers shifted_part(numbers a, int32_t by) {
+    return (numbers)_mm256_sllv_epi32((__m256i)a, _mm256_set1_epi32(by));
+}
+INLINE numbers signed_part(const int8_t *at) {
+    return (numbers)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at));
 }
 #ifdef __F16C__
 #define F16_PARTS
@@ -62,10 +65,8 @@ INLINE numbers word_dot_part(numbers a, word_part b, word_part c) {
     return (numbers)sum;
 }
 #define MOST_SHORT (INT16_MAX / 127 / 4)
-INLINE numbers short_dots_part(numbers sum, code_part a, code_part x, code_part b, code_part y) {
-    const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)x),
-                                          _mm256_maddubs_epi16((__m256i)b, (__m256i)y));
-    return word_dot_part(sum, (word_part)both, (word_part)_mm256_set1_epi16(1));
+INLINE word_part byte_pairs_part(code_part levels, code_part four) {
+    return (word_part)_mm256_maddubs_epi16((__m256i)levels, (__m256i)four);
 }
 #endif
 

@@ -129,15 +129,24 @@ INLINE void store_words(void *at, floats whole) {
 INLINE void store_bytes(void *at, floats whole) {
     _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(whole)));
 }
-/* 16 of them. */
-INLINE floats load_signed(const int8_t *at) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at)));
+INLINE counts signed_counts(const int8_t *at) { /* 16 of them */
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at));
+}
+INLINE counts multiplied(counts a, counts b) { return _mm512_mullo_epi32(a, b); }
+INLINE counts shifted(counts a, int32_t by) { /* a 2^by */
+    return _mm512_sllv_epi32(a, _mm512_set1_epi32(by));
+}
+/* 16 of each, as words beside each other. */
+INLINE words paired(const int8_t *even, const int8_t *odd) {
+    const __m512i low = _mm512_and_si512(signed_counts(even), _mm512_set1_epi32(0xffff));
+    return _mm512_or_si512(low, _mm512_slli_epi32(signed_counts(odd), 16));
 }
 INLINE words two_words(const void *at) { /* repeated */
     int32_t two;
     memcpy(&two, at, sizeof two);
     return _mm512_set1_epi32(two);
 }
+INLINE words unit_words(void) { return _mm512_set1_epi16(1); }
 INLINE counts word_dot(counts sum, words a, words b) { /* of each adjacent pair */
 #ifdef __AVX512VNNI__
     return _mm512_dpwssd_epi32(sum, a, b);
@@ -188,14 +197,13 @@ INLINE counts byte_dot(counts sum, codes levels, const void *four) {
 }
 #else
 #define SHORT_DOTS
-/* Add the products of each four bytes of a and the same four x, and of b and y. Levels are
- * unsigned and at most MOST_SHORT, so that sums of four products fit in 16 bits. */
+/* The largest level of which sums of four products with bytes fit in 16 bits. */
 #define MOST_SHORT (INT16_MAX / 127 / 4)
-INLINE counts short_dots(counts sum, codes a, const void *x, codes b, const void *y) {
-    const words both = _mm512_add_epi16(_mm512_maddubs_epi16(a, two_words(x)),
-                                        _mm512_maddubs_epi16(b, two_words(y)));
-    return word_dot(sum, both, _mm512_set1_epi16(1));
+/* Sums of the products of each two bytes, unsigned ones and the same four signed ones. */
+INLINE words byte_pairs(codes levels, const void *four) {
+    return _mm512_maddubs_epi16(levels, two_words(four));
 }
+INLINE words plus_words(words a, words b) { return _mm512_add_epi16(a, b); }
 #endif
 INLINE floats load_f16(const void *at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)at));

@@ -25,10 +25,11 @@
 #include "simd_types.h"
 
 INLINE part turns_part(const float *at) { return (part){at[0], at[1], at[0], at[1]}; }
-INLINE part load_signed_part(const int8_t *at) {
+INLINE numbers shifted_part(numbers a, int32_t by) { return a << by; }
+INLINE numbers signed_part(const int8_t *at) {
     int8_t __attribute__((vector_size(PART))) x;
     memcpy(&x, at, sizeof x);
-    return __builtin_convertvector(__builtin_convertvector(x, numbers), part);
+    return __builtin_convertvector(x, numbers);
 }
 INLINE uint32_t above_part(part a, part b) {
     const bits set = (bits)(a > b) & (bits){1, 2, 4, 8};

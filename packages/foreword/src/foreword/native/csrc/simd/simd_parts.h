@@ -136,13 +136,26 @@ INLINE void store_bytes(void *at, floats whole) {
     store(each, whole);
     for (int i = 0; i < LANES; i++) to[i] = (int8_t)each[i];
 }
-INLINE floats load_signed(const int8_t *at) { return (floats)EACH_AT(load_signed_part, PART); }
+INLINE counts signed_counts(const int8_t *at) { return (counts)EACH_AT(signed_part, PART); }
+INLINE numbers multiplied_part(numbers a, numbers b) { return a * b; }
+INLINE counts multiplied(counts a, counts b) { return (counts)EACH_OF_TWO(multiplied_part); }
+INLINE counts shifted(counts a, int32_t by) { /* a 2^by */
+#define SHIFTED(part) shifted_part(part, by)
+    return (counts)EACH(SHIFTED);
+#undef SHIFTED
+}
+INLINE word_part paired_part(numbers a, numbers b) { return (word_part)((a & 0xffff) | b << 16); }
+INLINE words paired(const int8_t *even, const int8_t *odd) {
+    const counts a = signed_counts(even), b = signed_counts(odd);
+    return (words)EACH_OF_TWO(paired_part);
+}
 INLINE words two_words(const void *at) { /* repeated */
     int32_t two;
     memcpy(&two, at, sizeof two);
     const numbers each = (numbers)SAME(0) + two;
     return (words)EQUAL((word_part)each);
 }
+INLINE words unit_words(void) { return (words)EQUAL((word_part){0} + 1); }
 INLINE counts word_dot(counts a, words b, words c) { return (counts)EACH_OF_THREE(word_dot_part); }
 INLINE part whole_part(numbers a) { return __builtin_convertvector(a, part); }
 INLINE floats whole_floats(counts a) { return (floats)EACH(whole_part); }
@@ -200,11 +213,12 @@ INLINE code_part four_part(const void *at) {
     memcpy(&four, at, sizeof four);
     return (code_part)((numbers)SAME(0) + four);
 }
-INLINE counts short_dots(counts sum, codes a, const void *x, codes b, const void *y) {
-    const code_part c = four_part(x), d = four_part(y);
-    return (counts){short_dots_part(sum.p0, a.p0, c, b.p0, d),
-                    short_dots_part(sum.p1, a.p1, c, b.p1, d)};
+INLINE words byte_pairs(codes a, const void *at) {
+    const code_part four = four_part(at);
+    return (words){byte_pairs_part(a.p0, four), byte_pairs_part(a.p1, four)};
 }
+INLINE word_part plus_words_part(word_part a, word_part b) { return a + b; }
+INLINE words plus_words(words a, words b) { return (words)EACH_OF_TWO(plus_words_part); }
 #endif
 #ifdef F16_PARTS
 INLINE floats load_f16(const void *from) {

@@ -1,0 +1,79 @@
+/* Rows quantized to 8 bits in the groups of the matrix that they are multiplied by: GroupedRow. */
+#include "groups.h"
+
+static float largest_of(const factor *x, int64_t depth) {
+    floats most = all(0);
+    for (int64_t i = 0; i < depth; i += LANES) {
+        const floats v = load_factors(x + i);
+        most = maximum(most, maximum(v, sub(all(0), v)));
+    }
+    return maximum_of(most);
+}
+
+/* Quantize some numbers in place, in steps of 1 / `by`; return the sum of the codes. */
+static float quantize_group(const factor *x, char *code, int64_t depth, floats by, int64_t width) {
+    floats sum = all(0);
+    /* Codes take less room than what they replace, and trail it. */
+    for (int64_t i = 0; i < depth; i += LANES) {
+        const floats whole = rounded(mul(load_factors(x + i), by));
+        sum = add(sum, whole);
+        if (width == 1) store_bytes(code + i, whole);
+        else store_in_turns(code + 2 * i, whole);
+    }
+    return sum_of(sum);
+}
+
+/* Bits by which a group may have finer steps than its span: its largest number is so much less. */
+static int32_t bits_finer(float top, float of_span) {
+    int32_t bits = 0;
+    for (; bits < FINEST && 2 * top <= of_span; bits++) top *= 2;
+    return bits;
+}
+
+/* Quantize a row whose groups are added up in whole numbers. */
+static void to_spans(factor *x, int64_t depth, const Grouped *h) {
+    const int64_t span = stepped(h), size = h->group, width = width_of(h);
+    const int lift = lift_of(h);
+    float step[depth / span], top = 0;
+    int32_t begin[depth / size][2];
+    int16_t total[depth / size];
+    char *code = (char *)x;
+    for (int64_t at = 0, g = 0; at < depth; at += size, g++) {
+        if (at % span == 0) {
+            top = largest_of(x + at, span);
+            step[at / span] = top / (127 << FINEST);
+        }
+        const int32_t finer = bits_finer(largest_of(x + at, size), top), bits = FINEST - finer;
+        const floats by = all(top > 0 ? 127 / top * (float)(1 << finer) : 0);
+        const int32_t sum = (int32_t)quantize_group(x + at, code + width * at, size, by, width);
+        begin[g][0] = -lift * sum, begin[g][1] = bits;
+        total[g] = (int16_t)(sum * (1 << bits));
+    }
+    char *fields = code + width * depth;
+    memcpy(fields, step, sizeof step), fields += sizeof step;
+    memcpy(fields, begin, sizeof begin), fields += sizeof begin;
+    memcpy(fields, total, sizeof total);
+}
+
+INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h) {
+    if (in_whole_numbers(h)) {
+        to_spans(x, depth, h);
+        return;
+    }
+    const int64_t size = h->group, groups = depth / size, width = width_of(h);
+    const int lift = lift_of(h);
+    float step[groups], moment[groups];
+    int32_t begin[groups];
+    char *code = (char *)x;
+    for (int64_t g = 0; g < groups; g++) {
+        const float top = largest_of(x + g * size, size);
+        const floats by = all(top > 0 ? 127 / top : 0);
+        const float sum = quantize_group(x + g * size, code + width * g * size, size, by, width);
+        begin[g] = -lift * (int32_t)sum;
+        step[g] = top / 127, moment[g] = step[g] * sum;
+    }
+    char *fields = code + width * depth;
+    memcpy(fields, step, sizeof step), fields += sizeof step;
+    memcpy(fields, begin, sizeof begin), fields += sizeof begin;
+    memcpy(fields, moment, sizeof moment);
+}
