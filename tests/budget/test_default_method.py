@@ -1,13 +1,15 @@
 """The default method: `auto`, with the source's own method and the lookups."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
 
-from foreword import LLM, Completion, SamplingParams, bundled
+from foreword import LLM, Completion, Recording, SamplingParams, bundled
 from foreword.draft import method_of
 from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter
 from foreword.draft.lm import LanguageModelDrafter
@@ -101,6 +103,29 @@ def test_a_failing_member_fails_no_request(monkeypatch):
     with LLM(dtype=DTYPE) as llm, pytest.warns(RuntimeWarning, match="disk is gone"):
         got = drafted(llm)
     assert [one.text for one in got] == plain()
+
+
+def test_trace_says_what_was_expected_of_each_method(unchecked):
+    with LLM(dtype=DTYPE) as llm:
+        traced = replace(PARAMS, trace=True)
+        *_, answer = llm.generate(PROMPTS, traced)
+        recording = Recording.of(llm, traced, answer)
+        (alone,) = llm.generate(PROMPTS[0], replace(traced, method="lm"))
+    written = Counter()
+    for one in answer.rounds:
+        written[one.method] += len(one.tokens)
+        assert one.speeds["none"] == 1.0
+        assert set(one.speeds) <= {"lm", "ngram", "suffix", "none"}
+        assert one.method in one.speeds
+    assert written == answer.stats.by_method
+    assert any("lm" in one.speeds for one in answer.rounds)
+    assert {(one.method, *one.speeds) for one in alone.rounds} == {("",)}
+    values = json.loads(recording.as_json())
+    assert Recording.from_json(json.dumps(values), "FILE") == recording
+    for one in values["rounds"]:
+        del one["method"], one["speeds"]  # as older versions have written them
+    older = Recording.from_json(json.dumps(values), "FILE")
+    assert (older.rounds[0].method, older.rounds[0].speeds) == ("", {})
 
 
 def test_command_chooses_too(here):
