@@ -9,9 +9,9 @@ import sys
 from foreword import LLM, SamplingParams
 
 target, draft = [*sys.argv[1:3], None, None][:2]
-llm = LLM(target, draft=draft)
+llm = LLM(target, draft=draft, nodes=6)
 
-params = SamplingParams(temperature=0, max_tokens=32, nodes=6, trace=True)
+params = SamplingParams(temperature=0, max_tokens=32, trace=True)
 completion = llm.generate("The capital of France is", params)[0]
 for number, one in enumerate(completion.rounds or [], 1):
     took = one.propose_ms + one.score_ms + one.verify_ms + one.commit_ms

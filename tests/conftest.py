@@ -77,6 +77,16 @@ def unlearnt(
     monkeypatch.setattr(KeptStates, "opened", {})
 
 
+@pytest.fixture(autouse=True, scope="session")
+def kept() -> None:
+    """Costs of forwards are kept on disk although other tests run beside this one:
+    else every load would measure them.
+    """
+    from foreword.model import cost_table
+
+    cost_table.BUSY = float("inf")
+
+
 @pytest.fixture
 def here(
     tmp_path: Path,

@@ -1,5 +1,7 @@
 """The profile of a round: both ways of cutting it add up to the whole round."""
 
+from dataclasses import replace
+
 import pytest
 
 from foreword.types import Clock
@@ -59,6 +61,20 @@ def test_table_shows_milliseconds_and_shares(report, printed):
     assert "2.00  10%" in shown
     assert "plain" in shown
     assert "transformers.generate" not in shown
+
+
+def test_table_says_by_which_methods_a_text_was_written(printed):
+    chosen = [
+        replace(a_round(0.01, 0.005, 0.001), speeds={"lm": speed, "none": 1.0})
+        for speed in (1.5, 2.5)
+    ]
+    by_method = {"none": 1, "lm": 3}
+    trial = Trial([1, 2, 3, 4], 0.02, 2, tuple(chosen), by_method=by_method)
+    plain = {"a": [Trial([1, 2, 3, 4], 0.1, 4)]}
+    found = rows({("plain", 0.0): plain, ("auto(lm)", 0.0): {"a": [trial, trial]}})
+    shown = " ".join(printed(table(Report({}, {}, "a model", 0, found, {}))).split())
+    assert "auto(lm), T = 0: tokens by method" in shown
+    assert "lm 6 (expected 2.00), none 2 (expected 1.00)" in shown
 
 
 def trials(*seconds: float) -> dict[str, list[Trial]]:

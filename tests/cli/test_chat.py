@@ -168,8 +168,8 @@ def test_sampling_is_that_of_the_owner_unless_given(here, tmp_path):
     left_out, given = said(), said("--generation-config", "none", *values)
     assert left_out[0] == given[0] == here("generate", TALE, *words).stdout
     assert left_out[1] == (
-        "model, drafting with ngram, chat template of the folder, temperature 0.6, "
-        "top-k 40, top-p 0.9, repetition-penalty 1.05 (generation_config.json)"
+        "model, drafting with auto(ngram, suffix), chat template of the folder, "
+        "temperature 0.6, top-k 40, top-p 0.9, repetition-penalty 1.05 (generation_config.json)"
     )
     cold = said("--temperature", "0.2", "--top-k", "0")
     assert cold[1].endswith(

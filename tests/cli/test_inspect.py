@@ -73,7 +73,7 @@ def test_inspect_names_the_backend_and_the_reason(here):
     assert facts["parameters"] == 26_223_104
     assert facts["backend"] in BACKENDS
     assert facts["same_vocabulary"] is True
-    assert facts["default_method"] == "lm"
+    assert facts["default_method"] == "auto(lm, ngram, suffix)"
     assert facts["milliseconds"]["1"] > 0
     assert facts["milliseconds_after"] > 0
     assert (facts["milliseconds_per_token_of_context"] or 0) >= 0
@@ -123,6 +123,7 @@ def test_inspect_counts_the_tokens_that_differ(here):
     assert found.returncode == 0
     assert "2 tokens differ" in found.stdout
     assert "tli or slem" in found.stdout
+    assert "auto(lm, ngram, suffix)" in found.stdout
 
 
 def test_doctor_reports_acceptance_and_fails_without_a_draft(here):

@@ -32,7 +32,7 @@ def file(here) -> Path:
 
 
 def test_a_recording_is_that_of_the_library(here, llm, file):
-    params = SamplingParams(seed=7, max_tokens=24, nodes=4, trace=True)
+    params = SamplingParams(seed=7, max_tokens=24, method="lm", nodes=4, trace=True)
     completion = llm.chat([{"role": "user", "content": QUESTION}], params)
     recording, expected = Recording.read(file), Recording.of(llm, params, completion)
     for name in (

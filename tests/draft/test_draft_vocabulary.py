@@ -89,7 +89,8 @@ def test_ids_of_texts_are_forgotten_when_they_are_many():
 
 
 def test_a_number_beyond_the_vocabulary_is_all_of_it():
-    llm = LLM(starter.target(), draft=starter.draft(), draft_vocabulary=10**9)
+    models = dict(draft=starter.draft(), method="lm")
+    llm = LLM(starter.target(), **models, draft_vocabulary=10**9)
     llm.generate("The", SamplingParams(max_tokens=4))
     assert drafter(llm).draft_vocabulary.tokens is None
 

@@ -328,9 +328,10 @@ def test_auto_chooses_among_the_methods_that_suit_the_drafter():
     options = greedy(16)
     plain = model.generate(**ids(5), **options).tolist()
     for drafter in (None, small):
-        auto = dict(drafter=drafter, method="auto", **OURS)
-        ours = model.generate(**ids(5), **options, **auto)
-        assert ours.tolist() == plain
+        for method in ("auto", None):
+            auto = dict(drafter=drafter, method=method, **OURS)
+            ours = model.generate(**ids(5), **options, **auto)
+            assert ours.tolist() == plain
 
 
 def test_a_bfloat16_model_is_given_back_too():

@@ -4,13 +4,14 @@ a model.
 
 import json
 import os
+from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 
 from foreword.model import Mode, Model, measure
 from foreword.model.cost import NEAR, POINTS, Cost, Point, known
-from foreword.model.cost_table import fitted, measured
+from foreword.model.cost_table import fitted, measured, threads_waited
 from foreword_lab.bench.timed import timed
 from tiny_models import build
 
@@ -141,6 +142,29 @@ def test_a_table_that_the_machine_outruns_is_measured_again(model, tmp_path):
     assert json.loads(file.read_text())["seconds"]["1"] < slow["1"] / 2
 
 
+@pytest.mark.parametrize(("waited", "tables"), [(0.0, 1), (0.24, 1), (0.3, 0)])
+def test_a_table_of_a_busy_machine_is_used_and_not_kept(
+    model, tmp_path, monkeypatch, waited, tables
+):
+    cost = replace(COST, waited=waited)
+    monkeypatch.setattr("foreword.model.cost_table.BUSY", 0.25)
+    monkeypatch.setattr("foreword.model.cost_table.measured", lambda *_: cost)
+    assert known(*sizes(model), {}, tmp_path) == cost
+    assert len(list(tmp_path.iterdir())) == tables
+
+
+def test_threads_wait_for_a_core_as_the_system_counts(tmp_path):
+    for thread, counts in {
+        "1": "9 2000000000 7",
+        "2": "9 500000000 7",
+        "3": "",
+    }.items():
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(counts)
+    assert threads_waited(tmp_path) == 2.5
+    assert threads_waited(tmp_path / "of another system") == 0.0
+
+
 def test_a_second_load_of_the_same_model_measures_nothing(model, cache, trusted):
     first = model.cost
     (file,) = cache.glob("*.json")
@@ -170,6 +194,9 @@ DAMAGES = {
     "too deep": lambda held: "[" * 100_000,
     "zeros": lambda held: "\0" * 500,
     "a field more": lambda held: json.dumps(held | {"surprise": 1}),
+    "of an older version": lambda held: json.dumps(
+        {name: held[name] for name in held if name != "waited"}
+    ),
     "a field less": lambda held: json.dumps(
         {name: held[name] for name in held if name != "context"}
     ),

@@ -39,6 +39,9 @@ def folder(tmp_path: Path) -> Path:
     return tiny_seq2seq.saved("marian", tmp_path)
 
 
+LOOKUPS = "auto(ngram, suffix)"
+
+
 def edited(folder: Path, **settings) -> Path:
     file = folder / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
@@ -47,7 +50,7 @@ def edited(folder: Path, **settings) -> Path:
 
 def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     one = LLM(folder, dtype="float32")
-    assert (one.method, one.target.capability.backend) == ("ngram", "pool")
+    assert (one.method, one.target.capability.backend) == (LOOKUPS, "pool")
     answer = one.generate("A text.", GREEDY)[0]
     source = one.tokenizer("A text.")["input_ids"]
     model = hf.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
@@ -56,8 +59,9 @@ def test_a_folder_is_a_target_whose_prompt_is_the_source(folder):
     assert [*one.target.seq2seq.start, *answer.tokens] == expected
     assert answer.prompt_tokens == source
     assert answer.text == one.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-    drafted = LLM(folder, draft=folder, dtype="float32").generate("A text.", GREEDY)
-    assert drafted[0].tokens == answer.tokens
+    for drafts in ({}, {"method": "lm"}):
+        drafted = LLM(folder, draft=folder, dtype="float32", **drafts)
+        assert drafted.generate("A text.", GREEDY)[0].tokens == answer.tokens
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,24 @@ EXPECTED = {
     "before, about 54 s left",
     "models": "Qwen2.5 Coder 0.5B Instruct · Q4_K_M, SmolLM2 135M Instruct, "
     "foreword-family",
-    "methods": ["lm none ngram other", "lm none ngram mtp quantized tli other"],
+    "reasons": [
+        (
+            " lm wrote this pass: 1.9 tokens in the time of one were expected; suffix "
+            "1.2; plain 1."
+        ),
+        (
+            " Plain decoding wrote this pass: 1 token in the time of one was expected; "
+            "lm 0.81."
+        ),
+        " ngram wrote this pass; plain 1.",
+        "",
+        "",
+    ],
+    "methods": [
+        "lm none ngram auto other",
+        "lm none ngram auto mtp quantized tli other",
+        "auto(lm, ngram) none lm ngram other",
+    ],
     "examples": "Write a long list of animals, A class with tests, Explain it simply",
 }
 

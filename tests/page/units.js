@@ -1,5 +1,6 @@
 async () => {
   const { alone } = await import("/page/alone.js");
+  const { chosenBy } = await import("/page/round.js");
   const { compared, outcomeOf } = await import("/page/race.js");
   const { expected, forward, speedUp, wordsInTimeOfOne } = await import("/page/costs.js");
   const { add, emptyFigures, gainOf } = await import("/page/figures.js");
@@ -43,17 +44,18 @@ async () => {
 
   const progress = new Progress();
   progress.show({ processed: 2560, total: 7979, cache: 512, time_ms: 20480 });
-  const methods = ["none", "ngram", "lm", "mtp", "tli", "quantized", "predicted", "other"].map((name) => ({ name, summary: name }));
-  const served = (model) => servedMethods({ model, method: "lm", methods }).map(({ name }) => name).join(" ");
+  const methods = ["none", "ngram", "lm", "mtp", "tli", "quantized", "predicted", "auto", "other"].map((name) => ({ name, summary: name }));
+  const served = (model, method = "lm") => servedMethods({ model, method, methods }).map(({ name }) => name).join(" ");
   return {
     speeds: [gain(slow), gain(fast), gain([...slow, ...fast]), gain(fast, { perToken: 27, error: 0.01 }), gain([...slow, ...noisy]), gain([...rounds(4, plain, 30), ...fast])],
     outcomes: [outcome(slow, fast), outcome(slow, rounds(20, plain, 20, 21)), outcome(slow, noisy), outcome(slow, rounds(20, drafted, 180, 182)), outcome(slow, rounds(3, drafted, 40))],
     differing: differing([[1, 2, 3], [1, 5, 3]], [[1, 2], [1, 2, 3]], [[1], [1]]),
     costs: [forward(table, 1), forward(table, 6), forward(table, 12), expected(0.5, 2), expected(1, 3), speedUp(costs, 1, 3, 1), speedUp(costs, 0.9, 0, 1), wordsInTimeOfOne(table)],
+    reasons: [chosenBy({ method: "lm", speeds: { none: 1, suffix: 1.21, lm: 1.93 } }), chosenBy({ method: "none", speeds: { none: 1, lm: 0.812 } }), chosenBy({ method: "ngram", speeds: { none: 1 } }), chosenBy({ method: "" }), chosenBy({})],
     order: order.join(", "),
     read: progress.text.textContent,
     models: [modelName("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"), modelName("org/SmolLM2-135M-Instruct"), modelName("foreword-family")].join(", "),
-    methods: [served("qwen.gguf"), served("foreword-family")],
+    methods: [served("qwen.gguf"), served("foreword-family"), served("qwen.gguf", "auto(lm, ngram)")],
     examples: ["foreword-family", "qwen2.5-coder", "llama-3"].map((name) => examplesFor(name)[0].text).join(", "),
   };
 }

@@ -126,7 +126,7 @@ def test_inspect_names_the_method_and_the_target_of_a_head(here, head):
     ended = here("inspect", "--draft", str(head), "--json")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
-    assert found["default_method"] == "eagle"
+    assert found["default_method"] == "auto(eagle, ngram, suffix)"
     assert found["trained_for"] == "some/target"
     assert found["reads_hidden_states"] == [2, 4, 5]
 

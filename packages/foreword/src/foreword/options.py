@@ -212,8 +212,7 @@ class DraftingOptions:
 
     method: str | None = setting(
         None,
-        "Drafting method, see `foreword methods`; none: plain decoding. Default: by "
-        "--draft.",
+        "Drafting method, see `foreword methods`; none: plain decoding. Default: auto.",
         "NAME",
     )
     rule: str | None = setting(

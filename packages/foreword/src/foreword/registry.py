@@ -35,7 +35,7 @@ class Method:
     """It has other methods as members."""
     found: str = ""
     """Function, "module:function", that says whether a target's own checkpoint brings
-    what the method needs. Then it is the default without a draft model.
+    what the method needs. Then it is the own method without a draft model.
     """
 
     def brought_by(self, target: object) -> bool:
@@ -153,7 +153,7 @@ OWN_METHODS: dict[str, Method] = {
         needs=True,
     ),
     "auto": Method(
-        "the fastest of several methods, by measured time",
+        "the fastest of several methods, by measured time (the default)",
         "foreword.draft.ensemble.auto:AutoDrafter",
         takes=MODEL,
         seq2seq=True,
@@ -168,15 +168,15 @@ OWN_METHODS: dict[str, Method] = {
 """Foreword's methods. No other place outside a method's own files names one."""
 
 DEFAULT_METHOD = "ngram"
-"""Default method without a draft model."""
+"""Own method of a target without a draft model."""
 DEFAULT_WITH_DRAFT = "lm"
-"""Default method with a draft model."""
+"""Own method of a draft model."""
 PLAIN = "none"
 """The method without draft tokens."""
 DEFAULT_MEMBERS = ("suffix", DEFAULT_WITH_DRAFT)
 """Default members of an ensemble."""
 AUTO = "auto"
-"""The method that chooses among others."""
+"""The default method, which chooses among others."""
 LOOKUPS = (DEFAULT_METHOD, "suffix")
 """Methods that `auto` always chooses among: they need no model."""
 SHARED_TOKENS = "tli"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -41,6 +42,10 @@ class Decoding:
     """
     predicted_rounds_tokens_per_round: float | None = None
     """The tokens of those rounds: 1 and the accepted draft tokens, on average."""
+    expected_speeds: Mapping[str, float] = field(default_factory=dict)
+    """By method that was chosen among: tokens expected in the time of a plain round,
+    mean of the rounds that state it.
+    """
 
 
 def decoding_of(rounds: list[Round]) -> Decoding | None:
@@ -66,6 +71,12 @@ def decoding_of(rounds: list[Round]) -> Decoding | None:
         draft_forward_seconds=draft / len(rounds),
         predicted_tokens_per_round=fmean(stated) if stated else None,
         predicted_rounds_tokens_per_round=1 + fmean(accepted) if stated else None,
+        expected_speeds={
+            method: fmean(one.speeds[method] for one in rounds if method in one.speeds)
+            for method in dict.fromkeys(
+                chain.from_iterable(one.speeds for one in rounds)
+            )
+        },
     )
 
 

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from foreword.api.requests import Requests
 from foreword.budget import DraftBudget
 from foreword.engine import Engine
+from foreword.engine.choosing import Chooser
 from foreword.types import Draft, Request, SamplingParams
 from foreword_lab.bench.records import BenchRequest, EntryFailed, Round, Trial
 from foreword_lab.bench.timed import timed, timed_drafts
@@ -131,6 +132,7 @@ class EngineEntry:
             tuple(rounds),
             None if disk is None else (_disk() or 0) - disk,
             sum(one.seconds for one in rounds if one.reading),
+            by_method=running.stats.by_method,
         )
 
     def serve(self, bench_requests: Sequence[BenchRequest], slots: int) -> Served:
@@ -178,6 +180,7 @@ class EngineEntry:
     def _round(self, request: Request) -> Round:
         stats = request.stats
         written = request.produced
+        length = len(request.tokens)
         reading = len(request.pending) > 1
         drafted, accepted = stats.drafted, stats.accepted
         target = self._target.seconds
@@ -195,7 +198,13 @@ class EngineEntry:
             draft=self._draft_seconds - draft,
             reading=reading,
             predicted=self._predictions[0] if self._predictions else None,
+            speeds=self._speeds(request, length),
         )
+
+    def _speeds(self, request: Request, length: int) -> dict[str, float]:
+        """Return what was expected of each method in the round of so many tokens."""
+        chooser = self._engine.default
+        return chooser.speeds(request, length) if isinstance(chooser, Chooser) else {}
 
     @property
     def _draft_seconds(self) -> float:

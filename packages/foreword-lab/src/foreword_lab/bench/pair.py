@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from foreword import bundled
 from foreword.api.llm import LLM
@@ -11,13 +10,14 @@ from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
+from foreword.draft.ensemble.recipe import Loader
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
-from foreword.engine.speculator_cache import load_with_fallback
 from foreword.errors import InvalidRequest
 from foreword.model.seq2seq import check_decoder_only
 from foreword.options import LoadingOptions
 from foreword.registry import PLAIN
+from foreword.shared import Shared
 from foreword.verify import Rule
 
 
@@ -61,10 +61,8 @@ def load_pair(options: PairOptions, rule: Rule) -> Session:
     }
     llm = LLM(options.target, method=PLAIN, **how)
     check_decoder_only(llm.target.seq2seq, llm.target.name, "measure drafting")
-    load = kind.load
-    if options.method is None:
-        load = partial(load_with_fallback, load)
-    drafter = load(draft, llm.target, llm.tokenizer)
+    loader = Loader(method, kind, Shared(), fallback=options.method is None)
+    drafter = loader.load(draft, llm.target, llm.tokenizer)
     if drafter.arms:
         raise InvalidRequest(
             f"cannot measure the method {method!r}: it chooses among several, with "

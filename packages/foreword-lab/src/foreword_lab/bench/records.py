@@ -4,7 +4,8 @@ interface of an entry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -55,6 +56,8 @@ class Round:
     """Tokens that the draft tokens' probabilities predict; None where nothing was
     drafted, or without probabilities.
     """
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """By method: tokens expected in the time of a plain round, where one is chosen."""
 
     @property
     def verified(self) -> int:
@@ -80,6 +83,8 @@ class Trial:
     """
     first: float | None = None
     """Seconds to the first token; None where they are not visible."""
+    by_method: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by the method that wrote them, of an entry that chooses among several."""
 
     @property
     def decoding(self) -> tuple[int, float]:

@@ -5,6 +5,7 @@ draft model and the remainder.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TypeAlias
 
 from foreword.cli.common.tables import Table, figure_column, name_column
@@ -50,7 +51,24 @@ def table(report: Report) -> Table[_Profile]:
         caption="rounds that read a prompt are left out; "
         "between: time outside the four steps\n"
         "¹ the same time split by forwards: of the target, of a draft model, and "
-        "outside both",
+        "outside both" + "".join(map(_chosen, report.rows)),
+    )
+
+
+def _chosen(row: Row) -> str:
+    """Return a line on the methods among which an entry chose."""
+    if row.decoding is None or not row.by_method:
+        return ""
+    expected = row.decoding.expected_speeds
+    named = [
+        f"{method} {tokens} (expected {expected[method]:.2f})"
+        if method in expected
+        else f"{method} {tokens}"
+        for method, tokens in sorted(row.by_method.items(), key=itemgetter(1))[::-1]
+    ]
+    return (
+        f"\n{row.name}, T = {row.temperature:g}: tokens by method (and tokens expected "
+        f"in the time of a plain round): {', '.join(named)}"
     )
 
 

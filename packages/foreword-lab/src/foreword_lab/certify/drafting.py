@@ -11,11 +11,11 @@ from foreword.api.llm import LLM
 from foreword.budget import FixedBudget
 from foreword.draft import METHODS, Drafter, MethodSpec, default_method
 from foreword.draft import method as find_method
-from foreword.draft.ensemble.recipe import shipped
+from foreword.draft.ensemble.recipe import Loader, shipped
 from foreword.engine.speculator import Speculator
-from foreword.engine.speculator_cache import load_with_fallback
 from foreword.errors import InvalidRequest
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
+from foreword.shared import Shared
 from foreword.verify import RULES
 
 
@@ -53,9 +53,8 @@ def load_all(
 def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
     """Load a draft with its own method, or one that maps its tokens."""
     name = default_method(draft)
-    loaded = load_with_fallback(
-        find_method(name).load, draft, llm.target, llm.session.tokenizer
-    )
+    loader = Loader(name, find_method(name), Shared(), fallback=True)
+    loaded = loader.load(draft, llm.target, llm.session.tokenizer)
     return Drafting(f"{name} ({draft})" if several else name, loaded)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from foreword.budget import AdaptiveBudget
 from foreword.draft import method
+from foreword.engine.choosing import Chooser
 from foreword.hindsight import whatif as hindsight
 from foreword.model.vision.processor import reads_images
 from foreword.native.cpu import processor
@@ -122,13 +123,17 @@ def described(service: Service) -> dict[str, Any]:
     works with.
     """
     llm, usable = service.llm, [name for name in METHODS if service.can_draft(name)]
-    budget = llm.engine.budget
+    speculator = llm.engine.default
+    budget = speculator.budget
     learned = budget if isinstance(budget, AdaptiveBudget) else None
+    members = speculator.members if isinstance(speculator, Chooser) else [speculator]
+    # of several methods, the first one is the draft's own
+    first = members[0].budget
     forward = {
         rows: learned.costs.seconds(rows) if learned else service.cost(rows - 1)
         for rows in ROWS
     }
-    terms = learned.terms if learned else None
+    terms = first.terms if isinstance(first, AdaptiveBudget) else None
     overhead = terms.overhead if terms else 0.0
     per_token = None
     if terms is not None and terms.price.known:

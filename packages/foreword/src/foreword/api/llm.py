@@ -20,8 +20,8 @@ from foreword.chats.prompts import (
     listed,
     per_prompt,
 )
-from foreword.draft import default_method, resolved
 from foreword.draft import method as find_method
+from foreword.draft import method_of
 from foreword.draft.ensemble.recipe import Sources
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
@@ -58,8 +58,7 @@ def drafted_by(
         draft = settings.pop("draft", None)
     options = DraftingOptions(**named | settings)
     source = bundled.draft() if target is None and draft is None else draft
-    named_or_default = options.method or default_method(source, target)
-    method = resolved(named_or_default, source, target)
+    method = method_of(options, source, target)
     full = replace(options, method=method, rule=options.rule or DEFAULT_RULE)
     return draft, full, options.method is not None
 
@@ -94,8 +93,8 @@ class LLM:
             a dict from method to source; the first is the default. The bundled draft
             model is left out if it cannot be loaded (`Completion.undrafted` says why).
         method: Drafting method (`foreword methods` lists them); "none" decodes
-            plainly. Default: the draft's method. A head names its own, a model with
-            another tokenizer is mapped, and without a draft a lookup serves.
+            plainly. Default: "auto", the fastest of the draft's method and lookups, or
+            with a rule, budget or `nodes` the draft's own method (choose-a-method.md).
         rule: Verification rule. "match" gives the same text as plain decoding with the
             same seed, the others the same distribution. Or a guarantee, "same-text" or
             "same-distribution": the fastest rule for it.

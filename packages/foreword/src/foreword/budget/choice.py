@@ -246,7 +246,7 @@ class Choice:
         self._left = EVERY
         methods = [one for one in range(self.plain) if one not in out]
         if self.guard.stops_models or not methods:
-            self.current = self.plain
+            self.current, self.speeds = self.plain, {self.plain: 1.0}
             return self.plain
         self.speeds = {one: self.speed(texts, one) for one in methods}
         self.speeds[self.plain] = 1.0

@@ -15,14 +15,7 @@ from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled
 from foreword.cli.common.tables import BARE, Column, Table
 from foreword.options import ModelOptions, keywords
-from foreword.registry import (
-    DEFAULT_METHOD,
-    DEFAULT_WITH_DRAFT,
-    HEAD_METHODS,
-    PLAIN,
-    SHARED_TEXT,
-    SHARED_TOKENS,
-)
+from foreword.registry import AUTO, HEAD_METHODS, PLAIN, SHARED_TEXT, SHARED_TOKENS
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
@@ -43,6 +36,8 @@ def inspect(
     """
     model = early.either(model, target, "--model")
     from foreword import LLM
+    from foreword import bundled as models
+    from foreword.draft import resolved
 
     forms = {"weights": loading.weights, "kv": loading.kv}
     plain = replace(loading, weights=None, kv=None)
@@ -51,20 +46,17 @@ def inspect(
         forms, plain = {}, loading
     llm = LLM(model, method=PLAIN, **keywords(plain))
     apart = _quantized(llm, **forms) if any(forms.values()) else {}
-    drafted = DEFAULT_METHOD
-    if draft is not None or model is None:
-        drafted = DEFAULT_WITH_DRAFT
-    facts = _model(llm, as_json=as_json) | {"default method": drafted}
+    source = draft or (models.draft() if model is None else None)
+    default = resolved(AUTO, source, model)
+    facts = _model(llm, as_json=as_json) | {"default method": default}
     if draft is not None and (head := _head(llm, draft)):
         facts |= head
     elif draft is not None:
         same, why = _vocabulary(llm, draft, trusted=loading.trust_remote_code)
         facts |= {"draft": draft, "same vocabulary": same, "vocabulary": why}
-        facts["default method"] = (
-            drafted
-            if same
-            else f"{SHARED_TOKENS} or {SHARED_TEXT}, chosen by the first request"
-        )
+        if not same:
+            either = f"{SHARED_TOKENS} or {SHARED_TEXT}, chosen by the first request"
+            facts["translated by"] = either
     cost = llm.target.cost
     if as_json:
         plain = {name.replace(" ", "_"): value for name, value in facts.items()}
@@ -192,7 +184,6 @@ def _head(llm: LLM, draft: str) -> dict[str, object]:
         "draft": draft,
         "trained for": trained_for(draft) or "not named",
         "reads hidden states": list(drafter.hidden_layers),
-        "default method": name,
     }
 
 

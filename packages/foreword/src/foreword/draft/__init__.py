@@ -11,11 +11,15 @@ from foreword.draft.ensemble.recipe import MethodSpec
 from foreword.errors import InvalidRequest, ModelError
 from foreword.method_name import MethodName, parsed, spelled
 from foreword.model.loading.hub import kinds
+from foreword.options import DraftingOptions
 from foreword.registry import (
     AUTO,
+    DEFAULT_BUDGET,
     DEFAULT_MEMBERS,
     DEFAULT_METHOD,
+    DEFAULT_RULE,
     DEFAULT_WITH_DRAFT,
+    GUARANTEES,
     HEAD_KEYS,
     HEAD_METHODS,
     LOOKUPS,
@@ -33,6 +37,7 @@ __all__ = [
     "MethodSpec",
     "default_method",
     "method",
+    "method_of",
     "resolved",
     "spelled",
 ]
@@ -94,6 +99,19 @@ def check_seq2seq(name: str, target: str) -> None:
     )
 
 
+def method_of(drafting: DraftingOptions, source: object, target: object = None) -> str:
+    """Return the method of these options with its members. The default is AUTO, or the
+    own method of the source where a rule, a budget or several sources are named.
+    """
+    if drafting.method is not None:
+        return resolved(drafting.method, source, target)
+    usual = drafting.rule in (None, DEFAULT_RULE, GUARANTEES[0])
+    usual &= drafting.budget in (None, DEFAULT_BUDGET) and drafting.nodes is None
+    if isinstance(source, Mapping) or not usual:
+        return default_method(source, target)
+    return resolved(AUTO, source, target)
+
+
 def resolved(name: str, source: object, target: object = None) -> str:
     """Return the name of a method with its members: "auto" chooses among the methods
     that suit the source and the target.
@@ -108,9 +126,8 @@ def resolved(name: str, source: object, target: object = None) -> str:
 
 
 def default_method(source: object, target: object = None) -> str:
-    """Return the default method for a source: the config of a trained head names its
-    own; without a source, that of the target's checkpoint. Of a mapping from methods to
-    sources, the first method is the default.
+    """Return the own method of a source: the config of a trained head names it; without
+    a source, that of the target's checkpoint; of a mapping from methods, the first.
     """
     if source is None:
         return next(iter(_brought_by(target)), DEFAULT_METHOD)

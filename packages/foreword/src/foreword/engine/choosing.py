@@ -26,7 +26,7 @@ from foreword.engine.sub_batch import SubBatch
 from foreword.model import Mode, Model, measure
 from foreword.registry import PLAIN
 from foreword.types import Request
-from foreword.types.round import Reason
+from foreword.types.round import Reason, short
 from foreword.verify import Rule
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Chooser(Speculator):
             for number, one in enumerate(drafter.arms or (drafter,))
         ]
         count = len(self.members)
+        self.names = (*drafter.names, PLAIN) if drafter.names else ()
+        """Names of the members and of plain decoding; empty for one method."""
         self._plain = Member(self, count, NoDrafter(), FixedBudget(0))
         choices: dict[Kind, Choice] = {}
         if isinstance(budget, AdaptiveBudget):
@@ -162,10 +164,9 @@ class Chooser(Speculator):
             budget.terms = self.prices.terms(choice, number, texts)
 
     def _stays(self, request: Request) -> bool:
-        """Whether a request alone in its round keeps its method, and nothing is looked
-        up or read.
-        """
-        entry = self._entries.get(request.id)
+        """Whether a request alone in its round keeps its method, and none is asked."""
+        entry, looker = self._entries.get(request.id), self._looker
+        price = self.prices.plain_seconds
         return (
             entry is not None
             and entry.kind[1] == 1
@@ -174,19 +175,11 @@ class Chooser(Speculator):
             and len(self._used) == 1
             and self._used[0].number == entry.text.method
             and not self._used[0].failures.off
-            and self._looks_nothing_up(entry)
+            and (looker is None or looker.rests(entry.choice, entry.text, price(1)))
         )
 
-    def _looks_nothing_up(self, entry: _Entry) -> bool:
-        if self._looker is None:
-            return True
-        plain = self.prices.plain_seconds(1)
-        return self._looker.rests(entry.choice, entry.text, plain)
-
     def _unread(self, requests: Sequence[Request], number: int) -> int:
-        """Return the tokens of these requests that a member has to read before it
-        drafts.
-        """
+        """Return the tokens that a member must read before it drafts for them."""
         if self.members[number].drafter.looks_up:
             return 0
         total = 0
@@ -208,16 +201,17 @@ class Chooser(Speculator):
     def _use(self, number: int, request: Request) -> None:
         """Use a member for a request in this round."""
         entry = self._entries[request.id]
-        if entry.text.method != number:
+        text = entry.text
+        if text.method != number:
             self._count(entry, request)
-            entry.text.method = number
+            text.method = number
 
     def _count(self, entry: _Entry, request: Request) -> None:
         """Count the tokens since the last switch as written by the method in use."""
         wrote = len(request.tokens) - max(entry.since, request.prompt)
         entry.since = len(request.tokens)
-        if wrote > 0 and self.drafter.names:
-            name = (*self.drafter.names, PLAIN)[entry.text.method]
+        if wrote > 0 and self.names:
+            name = self.names[entry.text.method]
             by_method = request.stats.by_method
             by_method[name] = by_method.get(name, 0) + wrote
 
@@ -251,6 +245,16 @@ class Chooser(Speculator):
             return "target"
         missed = self._looker is not None and self._looker.missed(request)
         return "no-match" if missed else "budget"
+
+    def speeds(self, request: Request, length: int) -> dict[str, float]:
+        """Return `Round.speeds`; `length`: tokens of the text before the round."""
+        entry = self._entries.get(request.id)
+        if entry is None or not self.names:
+            return {}
+        speeds = dict(entry.choice.speeds)
+        if self._looker:
+            speeds |= self._looker.speeds(request, length)
+        return {self.names[one]: short(speeds[one]) for one in speeds}
 
     # ---- learn
 
@@ -303,7 +307,12 @@ class Chooser(Speculator):
         number = member.number
         request = sub_batch.batch.requests[row]
         entry = self._entries[request.id]
-        unread = self._lag(entry, request, number, path)
+        unread = 0
+        if not member.drafter.looks_up:
+            lag = len(request.tokens) - path - 1
+            lag -= entry.by_member.get(number, 0)
+            # the end may have cut what was accepted
+            unread = max(lag, 0)
         choice, text = entry.choice, entry.text
         depth = sub_batch.depths[row]
         accepted = min(path, depth)
@@ -317,21 +326,11 @@ class Chooser(Speculator):
         entry.by_member[number] = len(request.tokens)
         return unread
 
-    def _lag(self, entry: _Entry, request: Request, number: int, path: int) -> int:
-        """Return the tokens that a member had to read before this round."""
-        if self.members[number].drafter.looks_up:
-            return 0
-        lag = len(request.tokens) - path - 1
-        lag -= entry.by_member.get(number, 0)
-        # the end may have cut what was accepted
-        return max(lag, 0)
-
     def _learn_plain(self, sub_batch: SubBatch, wrote: int) -> None:
-        choices = {
-            id(choice): choice
-            for request in sub_batch.batch.requests
-            for choice in (self._entries[request.id].choice,)
-        }
+        choices = {}
+        for request in sub_batch.batch.requests:
+            choice = self._entries[request.id].choice
+            choices[id(choice)] = choice
         for choice in choices.values():
             choice.pass_plain()
             streak = choice.streak

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from foreword.budget.choice import Choice, Text
+from foreword.budget.choice import Choice, Speeds, Text
 from foreword.engine.reading import Allowance
 from foreword.estimators import running_mean
 from foreword.types import DraftTree, Request
@@ -68,6 +68,8 @@ class Looker:
         """By request and member: the draft that is compared with the text."""
         self._missed: set[int] = set()
         """Ids of the requests for which nothing was found in the last round."""
+        self._speeds: dict[int, tuple[int, Speeds]] = {}
+        """By request: the length of its text and the speeds of what was found then."""
 
     def save_up(self, took: float) -> None:
         """Grant a share of a round that took so many seconds."""
@@ -77,8 +79,14 @@ class Looker:
         """Whether nothing was found when drafts were looked up last."""
         return request.id in self._missed
 
+    def speeds(self, request: Request, length: int) -> Speeds:
+        """Return the speeds of the drafts that were found after so many tokens."""
+        counted, speeds = self._speeds.get(request.id, (0, {}))
+        return speeds if counted == length else {}
+
     def release(self, request: Request) -> None:
         """Forget a request."""
+        self._speeds.pop(request.id, None)
         self._drafts.pop(request.id, None)
         self._missed.discard(request.id)
 
@@ -106,6 +114,8 @@ class Looker:
             return best
         before, pays = perf_counter(), self._pays(text, plain)
         self._missed.add(request.id)
+        speeds: Speeds = {}
+        self._speeds[request.id] = len(request.tokens), speeds
         for number in self.lookups:
             member = self._members[number]
             if member.failures.is_off(request):
@@ -118,6 +128,9 @@ class Looker:
             self._missed.discard(request.id)
             tree, expected = _worthy(choice, text, number, tree, texts)
             gain = choice.gain(expected, len(tree), texts)
+            rows = len(tree)
+            spent = 1.0 + rows * choice.row * texts
+            speeds[number] = (1.0 + min(expected, rows)) / spent
             if number not in drafts:
                 expected = expected_tokens(choice, text, number, tree)
                 drafts[number] = Lookup(tree, len(request.tokens), expected)

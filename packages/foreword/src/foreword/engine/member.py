@@ -87,6 +87,13 @@ class Member(Speculator):
             return reason
         return self.team.why_plain(sub_batch.batch.requests[row])
 
+    def choice_of(self, request: Request) -> tuple[str, dict[str, float]]:
+        team = self.team
+        name = ""
+        if team.names:
+            name = team.names[self.number]
+        return name, team.speeds(request, len(request.tokens))
+
     def release(self, request: Request) -> None:
         self.failures.off.discard(request.id)
         self.found.pop(request.id, None)

@@ -256,6 +256,10 @@ class Speculator:
                 self.failures.record(error, None if others else first)
         sub_batch.clock.verify = perf_counter() - before
 
+    def choice_of(self, request: Request) -> tuple[str, dict[str, float]]:
+        """Return `method` and `speeds` of the round of a request that is traced."""
+        return "", {}
+
     def settle(
         self, sub_batch: SubBatch, wrote: int, drafted: int, reading: int
     ) -> None:

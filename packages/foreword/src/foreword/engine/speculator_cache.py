@@ -5,18 +5,16 @@ its method.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import cast
 
 from foreword import bundled
 from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
-from foreword.draft.base import Drafter, Source, quantized
-from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped
+from foreword.draft.base import Drafter, quantized
+from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped, taker
 from foreword.engine import Engine
 from foreword.engine.speculator import Speculator
 from foreword.errors import (
@@ -34,8 +32,6 @@ from foreword.types import SamplingParams
 from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
-Load = Callable[[Source, Model, Tokenizer | None], Drafter]
-"""(source, target, tokenizer) -> the drafter of a method: its `load`."""
 UNUSED = 16
 """Speculators that stay in memory though no request uses them, with their drafters
 and what these have learnt.
@@ -75,10 +71,7 @@ class SpeculatorCache:
         """One thread, so that no drafter is loaded twice; rounds go on meanwhile."""
 
     def default(self, *, fallback: bool) -> tuple[Drafter, Rule, DraftBudget]:
-        """Return the defaults of requests.
-
-        `fallback`: the method is not explicit, so a fallback may replace it.
-        """
+        """Return the defaults of requests. `fallback`: no method was named."""
         drafter = self._drafters.get(
             self._method, partial(self._load, self._method, fallback=fallback)
         )
@@ -117,8 +110,9 @@ class SpeculatorCache:
         """
         chosen = self._chosen(params.drafting)
         method = str(chosen.method)
-        drafter, loaded = self._drafters.find(method), Future[Drafter]()
+        drafter = self._drafters.find(method)
         if drafter is not None:
+            loaded: Future[Drafter] = Future()
             loaded.set_result(drafter)
             return loaded
         # refuse wrong names before a model is loaded
@@ -144,7 +138,8 @@ class SpeculatorCache:
 
         Raises InvalidRequest if it needs a source and has none.
         """
-        return labelled(name, self._source(name, find_method(name)))
+        source = self._source(name, find_method(name))
+        return labelled(name, source)
 
     def fresh(self, params: SamplingParams) -> Drafter:
         """Return a drafter of such requests that remembers no text of others. Models
@@ -157,7 +152,8 @@ class SpeculatorCache:
         if kind.about.takes.startswith((MODEL, HEAD)):
             return self.load(params).result().anew()
         source = self._source(name, kind)
-        return Loader(name, kind, Shared()).load(source, self._target, self._tokenizer)
+        loader = Loader(name, kind, Shared())
+        return loader.load(source, self._target, self._tokenizer)
 
     def _chosen(self, choice: DraftingOptions) -> DraftingOptions:
         """Return the options of a request, completed by the defaults."""
@@ -191,21 +187,15 @@ class SpeculatorCache:
     def _load(self, name: str, *, fallback: bool) -> Drafter:
         """Load a drafter. One that the caller named must load; without any other,
         requests decode plainly.
-
-        Those are the default one, and one that a request names: a missing drafter costs
-        a request only speed.
         """
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
         ready = partial(quantized, target=self._target)
-        loader = Loader(name, kind, self._members, ready)
-        load = loader.load
-        if fallback:
-            load = partial(load_with_fallback, load)
+        loader = Loader(name, kind, self._members, ready, fallback=fallback)
         try:
-            source = cast("Source", self._source(name, kind))
-            drafter = load(source, self._target, self._tokenizer)
+            source = self._source(name, kind)
+            drafter = loader.load(source, self._target, self._tokenizer)
             return ready(drafter)
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
@@ -232,37 +222,14 @@ class SpeculatorCache:
         """
         source = source_of(self._sources, name, kind)
         if name != self._method and not isinstance(self._sources, Mapping):
-            same_kind = (
-                kind.about.takes == MODEL == find_method(self._method).about.takes
-            )
-            source = self._sources if same_kind else None
+            default = find_method(self._method)
+            fits = kind.about.takes == MODEL == default.about.takes
+            fits |= taker(kind, name) == taker(default, self._method)
+            source = self._sources if fits else None
         if source is None and self._bundled:
             source = shipped(kind, name)
-        if source is None and kind.about.needs:
-            raise InvalidRequest(
-                f"cannot use method {name!r}: it needs {kind.about.takes}. Give "
-                "draft='folder or hub id', or "
-                f"draft={{{name!r}: …}} if requests choose among methods"
-            )
+        check_source(source, name, kind)
         return source
-
-
-def load_with_fallback(
-    load: Load, source: Source, target: Model, tokenizer: Tokenizer | None
-) -> Drafter:
-    """Return what `load` returns, or a translating drafter, with a warning, if the
-    vocabularies differ.
-    """
-    try:
-        return load(source, target, tokenizer)
-    except VocabularyMismatch:
-        if not isinstance(source, str | Path):
-            raise
-        from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
-
-        pair = load_pair(source, target, tokenizer)
-        warnings.warn(pair.notice, stacklevel=4)
-        return CrossVocabularyDrafter(pair)
 
 
 def source_of(sources: Sources, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
@@ -289,7 +256,8 @@ def check_source(source: Sources, name: str, kind: type[Drafter] | MethodSpec) -
     if kind.about.needs and source is None:
         raise InvalidRequest(
             f"cannot use method {name!r}: it needs {kind.about.takes}. Give "
-            "draft='folder or hub id'"
+            "draft='folder or hub id', or "
+            f"draft={{{name!r}: …}} if requests choose among methods"
         )
 
 

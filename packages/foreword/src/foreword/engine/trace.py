@@ -91,6 +91,7 @@ def _round(sub_batch: SubBatch, row: int, request: Request) -> Round:
         "correction" if last in tree.parents else "bonus"
     )
     why, stats = sub_batch.reasons[row], request.stats
+    method, speeds = sub_batch.speculator.choice_of(request)
     return Round(
         draft=tuple(map(DraftToken, tree.tokens, texts, tree.parents, drafts, targets)),
         accepted=tuple(path),
@@ -102,6 +103,8 @@ def _round(sub_batch: SubBatch, row: int, request: Request) -> Round:
         sequences=0,
         prefill_tokens=0 if stats.rounds else stats.prefill_tokens,
         prefill_ms=0.0 if stats.rounds else short(1000 * stats.prefill),
+        method=method,
+        speeds=speeds,
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.budget import DraftBudget, FixedBudget, policy
-from foreword.draft import Drafter, check_seq2seq, default_method, resolved
+from foreword.draft import Drafter, check_seq2seq, method_of
 from foreword.draft import method as find_method
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
@@ -65,8 +65,7 @@ def engine(
     source = speculation.drafter
     drafting = speculation.drafting
     new_budget = policy(drafting.budget, drafting.nodes)
-    method = drafting.method or default_method(source)
-    name = resolved(method, source)
+    name = method_of(drafting, source)
     kind = find_method(name)
     if is_seq2seq(model.config):
         check_seq2seq(name, type(model).__name__)

@@ -108,6 +108,8 @@ class Cost:
     """The same for each row that attends to it: products."""
     per_sequence: float = 0.0
     """Seconds for each further sequence of a batch, besides its rows and context."""
+    waited: float = 0.0
+    """Seconds that threads waited for a core, in a second of the measurement."""
 
     def __post_init__(self) -> None:
         above = (*self.seconds, *self.seconds.values())
@@ -153,16 +155,17 @@ def known(
     folder: Path | None = None,
 ) -> Cost:
     """Return the cost that was cached on this machine under the key `about`; if there
-    is none, measure and cache it.
+    is none, measure it, and cache it unless other programs ran meanwhile.
     """
     key = {**machine(), "points": POINTS, **about}
     cached = CachedValues("costs", key, folder)
     cost = _restored(cached.read())
     if cost is None or _outdated(cost, Probe(backend, vocab, context)):
-        from foreword.model.cost_table import measured  # once on a machine
+        from foreword.model.cost_table import BUSY, measured  # once on a machine
 
         cost = measured(backend, vocab, context)
-        cached.write(asdict(cost))
+        if cost.waited < BUSY:
+            cached.write(asdict(cost))
     return cost
 
 
@@ -274,8 +277,8 @@ def machine() -> dict[str, Any]:
 
 
 def _restored(table: Mapping[str, Any] | None) -> Cost | None:
-    """Return the cost of a cached table; None if it is damaged."""
-    if table is None:
+    """Return the cost of a cached table; None if it is damaged, or older."""
+    if table is None or "waited" not in table:
         return None
     try:
         seconds = {int(rows): float(one) for rows, one in table["seconds"].items()}

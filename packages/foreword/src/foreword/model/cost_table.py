@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 from foreword.model.backend import Backend, Mode
 from foreword.model.cost import BATCH, POINTS, TURNS, WIDE, Cost, Point, Probe
+
+BUSY = 0.25
+"""Seconds of waiting by second: two threads had up to 0.11 alone on two cores, and 1.1
+beside one other program, where forwards took two to four times as long.
+"""
 
 
 def measured(
@@ -24,7 +31,7 @@ def measured(
     """
     points = POINTS if backend.mode is not Mode.PLAIN else POINTS[:1]
     times: dict[Point, list[float]] = {}
-    started = perf_counter()
+    started, waited = perf_counter(), threads_waited()
     probe = Probe(backend, vocab, context)
     try:
         for point in points:
@@ -48,7 +55,22 @@ def measured(
                 samples.append(probe(point))
     finally:
         probe.close()
-    return fitted(times, probe.near, probe.far)
+    took = perf_counter() - started
+    waited = threads_waited() - waited
+    cost = fitted(times, probe.near, probe.far)
+    return replace(cost, waited=max(waited / took, 0.0))
+
+
+def threads_waited(tasks: Path = Path("/proc/self/task")) -> float:
+    """Return the seconds that threads of this process could run and had no core; 0
+    where the system does not tell.
+    """
+    nanoseconds = 0
+    for file in tasks.glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # a thread has ended
+            counts = file.read_text(encoding="ascii").split()
+            nanoseconds += int(counts[1])
+    return nanoseconds / 1e9
 
 
 def fitted(times: Mapping[Point, Sequence[float]], near: int, far: int) -> Cost:

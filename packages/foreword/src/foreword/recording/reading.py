@@ -11,6 +11,8 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+LATER = {"Round": {"method", "speeds"}}
+"""By type: fields that older recordings lack."""
 
 
 class Wrong(ValueError):
@@ -43,13 +45,13 @@ def _refused(constant: str) -> None:
 
 def parsed(kind: type[T], value: Any, where: str) -> T:
     """Return a dataclass from plain values: every field must be there, with its type,
-    and no other.
+    and no other. Those in LATER may be missing.
     """
     hints = _hints(kind)
     if not isinstance(value, dict):
         raise Wrong(f"{where} must be an object, got {_shown(value)}")
     for problem, names in (
-        ("lacks", [*hints.keys() - value.keys()]),
+        ("lacks", [*hints.keys() - value.keys() - LATER.get(kind.__name__, set())]),
         ("has unknown", [*value.keys() - hints.keys()]),
     ):
         if names:
@@ -59,6 +61,7 @@ def parsed(kind: type[T], value: Any, where: str) -> T:
         **{
             name: _value(hint, value[name], f"{prefix}{name}")
             for name, hint in hints.items()
+            if name in value
         }
     )
 

@@ -4,7 +4,7 @@ rounds of a recording.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 __all__ = [
@@ -129,6 +129,11 @@ class Round:
     pieces: tuple[str, ...] = ()
     """Text that each emitted token made final. One for each token of the path and the
     added one, but fewer where the answer ended before the last of them."""
+    method: str = ""
+    """The method that wrote it, where the request chooses among several; else empty."""
+    speeds: dict[str, float] = field(default_factory=dict)
+    """By method: tokens that it should write in the time of a plain round, as of the
+    last decision, or by the draft that was looked up. Empty where nothing is chosen."""
 
     @property
     def tokens(self) -> list[int]:

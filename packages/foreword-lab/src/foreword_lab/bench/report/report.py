@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import takewhile
@@ -99,6 +100,8 @@ class Row:
     system does not tell.
     """
     decoding: Decoding | None
+    by_method: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by the method that wrote them, of an entry that chooses among several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,7 @@ def _row(name: str, temperature: float, results: Results, load: float | None) ->
         tokens=sum(len(trial.tokens) for trial in trials),
         disk_bytes_per_token=_disk(trials),
         decoding=decoding_of([one for one in rounds if not one.reading]),
+        by_method=dict(sum((Counter(trial.by_method) for trial in trials), Counter())),
     )
 
 

@@ -93,7 +93,8 @@ export class Costs {
   _fit() {
     const { drafting } = this.costs;
     const rounds = drafting?.rounds ? `the last ${count(drafting.rounds, "pass", "passes")} that drafted` : "past passes";
-    const fit = drafting ? `Drafting (${this.info.method}) is taken as ${short(drafting.start_ms, 2)} ms and ${short(drafting.token_ms, 2)} ms a token, a line through ${rounds}.` : "The server has fitted no cost of drafting yet, and it is 0 here.";
+    const method = this.info.method.match(/^auto\(([^,)]+)/)?.[1] ?? this.info.method; // of several, its first one
+    const fit = drafting ? `Drafting (${method}) is taken as ${short(drafting.start_ms, 2)} ms and ${short(drafting.token_ms, 2)} ms a token, a line through ${rounds}.` : "The server has fitted no cost of drafting yet, and it is 0 here.";
     const seen = this.drafting.map(({ length, rounds: size, ms }) => `${count(length, "token")} took ${short(ms, 2)} ms (${size}×)`);
     return `${fit} ${seen.length ? `In the last answer: ${seen.join(", ")}.` : "The last answer has no pass that drafted, to compare."}`;
   }

@@ -21,6 +21,17 @@ export function sentence(round) {
   return `${drafted}; ${added}. ${total}`;
 }
 
+/** Return which method wrote a round and why, where several could; recordings of older versions do not say. */
+export function chosenBy({ method, speeds = {} }) {
+  if (!method) return "";
+  const named = (name, plain) => (name === "none" ? plain : name);
+  const others = Object.entries(speeds).filter(([name]) => name !== method).sort(([, one], [, other]) => other - one);
+  const rest = others.map(([name, speed]) => `; ${named(name, "plain")} ${short(speed, 2)}`).join("");
+  const own = method in speeds ? short(speeds[method], 2) : "";
+  const expected = own && `: ${own} ${own === "1" ? "token" : "tokens"} in the time of one ${own === "1" ? "was" : "were"} expected`;
+  return ` ${named(method, "Plain decoding")} wrote this pass${expected}${rest}.`;
+}
+
 /** The panel that shows one round at a time. */
 export class RoundPanel {
   constructor() {
@@ -44,7 +55,7 @@ export class RoundPanel {
   /** Show a round. */
   show(round, title) {
     this.title.textContent = title;
-    this.text.textContent = sentence(round);
+    this.text.textContent = sentence(round) + chosenBy(round);
     this.tree.hidden = this.times.hidden = false;
     this.tree.replaceChildren(branches(round, -1, new Set(round.accepted)));
     this.times.replaceChildren(...timed(round));

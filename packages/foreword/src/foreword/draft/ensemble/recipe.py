@@ -4,6 +4,7 @@ members; names no method.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from foreword import bundled
 from foreword.draft.base import Drafter, Source
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import HEAD, MODEL, Method
 from foreword.shared import Shared
@@ -53,11 +54,15 @@ def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
     """Return the bundled draft model or head for a method; None if it takes none, or
     none is bundled.
     """
-    taker = kind.taker if isinstance(kind, MethodSpec) else name
     if kind.about.takes == MODEL:
         return bundled.draft() if kind.about.needs else None
     needed = kind.about.needs or kind.about.takes == HEAD
-    return bundled.head(taker) if needed else None
+    return bundled.head(taker(kind, name)) if needed else None
+
+
+def taker(kind: type[Drafter] | MethodSpec, name: str) -> str:
+    """Return the method that takes the source of this one: itself, or a member."""
+    return kind.taker if isinstance(kind, MethodSpec) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class MethodSpec:
             ((name, part) for name, part in self._by_need if part.about.takes),
             ("", None),
         )
-        return part.taker if isinstance(part, MethodSpec) else name
+        return taker(part, name) if part else ""
 
     @property
     def draws(self) -> bool:
@@ -176,6 +181,8 @@ class Loader:
     """Drafters in memory, by name and source."""
     finish: Callable[[Drafter], Drafter] = lambda drafter: drafter
     """Called with a drafter that was loaded, before its first use."""
+    fallback: bool = False
+    """Whether draft tokens of another vocabulary are translated, with a warning."""
 
     def load(
         self, source: Sources, target: Model, tokenizer: Tokenizer | None
@@ -194,6 +201,16 @@ class Loader:
         self, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> Drafter:
         assert not isinstance(self.kind, MethodSpec)
-        drafter = self.finish(self.kind.load(source, target, tokenizer))
+        try:
+            drafter = self.kind.load(source, target, tokenizer)
+        except VocabularyMismatch:
+            if not (self.fallback and isinstance(source, str | Path)):
+                raise
+            from foreword.draft.cross_vocab import pairing
+
+            pair = pairing.load_pair(source, target, tokenizer)
+            warnings.warn(pair.notice, stacklevel=4)
+            drafter = pairing.CrossVocabularyDrafter(pair)
+        drafter = self.finish(drafter)
         drafter.labels = drafter.labels or (labelled(self.name, source),)
         return drafter

@@ -15,7 +15,8 @@ const SHOWN = 8; // passes that are drawn at first
 export function whatIfFold(recording, usable, own) {
   const place = el("div", { class: "compared", "aria-live": "polite" });
   const fold = el("details", { class: "whatif" }, el("summary", { text: "What if others had drafted" }), place);
-  const methods = [...new Set([own, ...COMPARED])].filter((name) => usable.includes(name) && name !== PLAIN);
+  const drafts = (name) => usable.includes(name) && name !== PLAIN && !name.startsWith("auto("); // its members are there
+  const methods = [...new Set([own, ...COMPARED])].filter(drafts);
   fold.addEventListener("toggle", () => fold.open && !place.hasChildNodes() && replay(place, recording(), methods));
   return fold;
 }

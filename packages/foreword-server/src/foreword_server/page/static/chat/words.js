@@ -33,19 +33,24 @@ const ORDER = Object.keys(METHODS);
 const PARTICULAR = ["mtp", "pard", "layers", "quantized", "tli", "slem", "eagle", "medusa", "dflash", "dspark", "retrieval"];
 
 /** Return the name of a method for people. `plain`: it drafted nothing. */
-export const methodName = (method, plain = false) => (plain ? "plain" : (METHODS[method] ?? method).replace(/^./, (first) => first.toLowerCase()));
+export const methodName = (method, plain = false) => (plain ? "plain" : (METHODS[base(method)] ?? method).replace(/^./, (first) => first.toLowerCase()));
+/** Return the name of a method without its members. */
+const base = (method) => method.split("(")[0];
 
 /** Return the methods that this target and draft serve: `name`, `text` and `title`, the default first. */
 export function servedMethods({ model, method, methods }) {
   const crossed = method === "tli" || method === "slem"; // the draft has other tokens
   const serves = (name) => {
-    if (name === method || name === PLAIN) return true;
+    if (name === base(method) || name === PLAIN) return true;
     if (name === "predicted" || (crossed && ["lm", "cascade", "auto"].includes(name))) return false;
     return model === BUNDLED || !PARTICULAR.includes(name);
   };
+  const listed = methods.filter((one) => serves(one.name)); // the default is listed with its members
+  const usual = listed.findIndex((one) => one.name === base(method));
+  if (usual >= 0) listed[usual] = { ...listed[usual], name: method };
   const place = (name) => (name === method ? -1 : ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
-  const listed = methods.filter((one) => serves(one.name)).sort((one, other) => place(one.name) - place(other.name));
-  return listed.map(({ name, summary }) => ({ name, text: METHODS[name] ?? name, title: `${name}: ${summary}` }));
+  listed.sort((one, other) => place(one.name) - place(other.name));
+  return listed.map(({ name, summary }) => ({ name, text: METHODS[base(name)] ?? name, title: `${name}: ${summary}` }));
 }
 
 /** Return a model's name without the marks of its file: "qwen2.5-coder-0.5b-q4_k_m.gguf" is "Qwen2.5 Coder 0.5B · Q4_K_M". */
