@@ -30,20 +30,30 @@ static int32_t bits_finer(float top, float of_span) {
     return bits;
 }
 
+/* Whether a group of a span has much smaller numbers than the others. Other spans have one step. */
+static int is_uneven(const factor *x, int64_t span, int64_t size, float top) {
+    int uneven = 0;
+    for (int64_t at = 0; at < span; at += size)
+        uneven |= bits_finer(largest_of(x + at, size), top) == FINEST;
+    return uneven;
+}
+
 /* Quantize a row whose groups are added up in whole numbers. */
 static void to_spans(factor *x, int64_t depth, const Grouped *h) {
     const int64_t span = stepped(h), size = h->group, width = width_of(h);
     const int lift = lift_of(h);
     float step[depth / span], top = 0;
-    int32_t begin[depth / size][2];
+    int32_t begin[depth / size][2], uneven[depth / span];
     int16_t total[depth / size];
     char *code = (char *)x;
     for (int64_t at = 0, g = 0; at < depth; at += size, g++) {
         if (at % span == 0) {
             top = largest_of(x + at, span);
             step[at / span] = top / (127 << FINEST);
+            uneven[at / span] = is_uneven(x + at, span, size, top);
         }
-        const int32_t finer = bits_finer(largest_of(x + at, size), top), bits = FINEST - finer;
+        const int32_t finer = uneven[at / span] ? bits_finer(largest_of(x + at, size), top) : 0,
+                      bits = FINEST - finer;
         const floats by = all(top > 0 ? 127 / top * (float)(1 << finer) : 0);
         const int32_t sum = (int32_t)quantize_group(x + at, code + width * at, size, by, width);
         begin[g][0] = -lift * sum, begin[g][1] = bits;
@@ -51,6 +61,7 @@ static void to_spans(factor *x, int64_t depth, const Grouped *h) {
     }
     char *fields = code + width * depth;
     memcpy(fields, step, sizeof step), fields += sizeof step;
+    memcpy(fields, uneven, sizeof uneven), fields += sizeof uneven;
     memcpy(fields, begin, sizeof begin), fields += sizeof begin;
     memcpy(fields, total, sizeof total);
 }

@@ -111,9 +111,11 @@ INLINE void in_floats(const Tiled *t, const char *at, floats *out, const int R, 
     for (int r = 0; r < R; r++) out[r] = total[r];
 }
 
-/* Sums of R rows in the next span of a strip, in whole numbers; return where it ends. */
+/* Sums of R rows in the next span of a strip, in whole numbers; return where it ends. UNEVEN: in
+ * some row, groups have steps of their own. */
 INLINE const char *add_span(counts *total, SpanFactors *f, const Tiled *t, const char *at,
-                            int64_t g, const int R, const int FORM, const int MANNER) {
+                            int64_t g, const int R, const int FORM, const int MANNER,
+                            const int UNEVEN) {
     const int64_t stride = t->stride, bytes = t->h->group * (MANNER == BY_WORDS ? 2 : 1),
                   offsets = t->h->offset ? LANES : 0;
     const int8_t *before = 0;
@@ -137,9 +139,12 @@ INLINE const char *add_span(counts *total, SpanFactors *f, const Tiled *t, const
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             if (MANNER != BY_SHORTS) sum[r] = multiplied(sum[r], by);
-            total[r] = plus(total[r], shifted(sum[r], OF_ROW(begin + 1, int32_t)));
+            if (UNEVEN) sum[r] = shifted(sum[r], OF_ROW(begin + 1, int32_t));
+            total[r] = plus(total[r], sum[r]);
         }
     }
+#pragma GCC unroll 12
+    for (int r = 0; r < R && !UNEVEN; r++) total[r] = shifted(total[r], FINEST);
     return at;
 }
 
@@ -165,7 +170,11 @@ INLINE void in_spans(const Tiled *t, const char *at, floats *out, const int R, c
         const float *step = t->x.step + g / groups;
         counts total[MOST_GROUPED], moment[MOST_GROUPED];
         floats partial[MOST_GROUPED];
-        at = add_span(total, &f, t, at, g, R, FORM, MANNER);
+        int32_t uneven = 0;
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) uneven |= OF_ROW(t->x.uneven + g / groups, int32_t);
+        at = uneven ? add_span(total, &f, t, at, g, R, FORM, MANNER, 1)
+                    : add_span(total, &f, t, at, g, R, FORM, MANNER, 0);
         AS_IT_IS(out); /* in memory: registers hold the sums that are added to more often */
         if (lift) {
 #pragma GCC unroll 12

@@ -50,13 +50,13 @@ static inline int64_t stepped(const Grouped *h) {
 
 /* A quantized row: codes [depth]; steps; by groups, what the sum of products begins with (the lift
  * of levels taken off), and the product of step and sum of the codes. Where groups are added up in
- * whole numbers, a step is the finest of a span; then by groups, [what the sum begins with, the
- * bits by which codes are moved up from that step], and the sums of codes moved so. Codes of two
- * bytes are in the order 0 2 1 3 of each four. */
+ * whole numbers, a step is the finest of a span; then by spans, whether groups have others; by
+ * groups, [what the sum begins with, the bits by which codes are moved up from that step], and the
+ * sums of codes moved so. Codes of two bytes are in the order 0 2 1 3 of each four. */
 typedef struct {
     const char *code;
     const float *step;
-    const int32_t *begin;
+    const int32_t *uneven, *begin;
     const float *moment;
     const int16_t *sum;
 } GroupedRow;
@@ -65,9 +65,10 @@ static inline GroupedRow grouped_row(const factor *x, int64_t depth, const Group
     const int64_t groups = depth / h->group;
     const char *code = (const char *)x;
     const float *step = (const float *)(code + width_of(h) * depth);
-    const int32_t *begin = (const int32_t *)(step + depth / stepped(h));
+    const int32_t *uneven = (const int32_t *)(step + depth / stepped(h));
+    const int32_t *begin = uneven + (in_whole_numbers(h) ? depth / stepped(h) : 0);
     const void *moment = begin + groups, *sum = begin + 2 * groups;
-    return (GroupedRow){code, step, begin, moment, sum};
+    return (GroupedRow){code, step, uneven, begin, moment, sum};
 }
 
 /* The number of row r behind that of the first row. */

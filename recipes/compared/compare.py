@@ -1,7 +1,7 @@
 """Compare the C library of this tree with that of another commit, bit by bit.
 
-    python tests/native/compared/compare.py bits COMMIT [FLAG ...]
-    python tests/native/compared/compare.py speed COMMIT [FLAG ...]
+    python recipes/compared/compare.py bits COMMIT [FLAG ...]
+    python recipes/compared/compare.py speed COMMIT [FLAG ...]
 
 `bits` runs tests of kernels and of whole models with both libraries, and compares hashes
 of all logits, hidden states and trees that the forward returns. `speed` runs products of
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CSRC = "packages/foreword/src/foreword/native/csrc"
 LIBRARIES = {
     "foreword": ("foreword.c", "forward.c"),
@@ -82,7 +82,7 @@ def hashes(libraries: Path, tests: list[str]) -> dict[str, list[str]]:
     own = {
         "FOREWORD_COMPARED": str(libraries),
         "FOREWORD_RECORD": str(record),
-        "PYTHONPATH": str(ROOT / "tests/native"),
+        "PYTHONPATH": str(ROOT / "recipes"),
     }
     words = [sys.executable, "-m", "pytest", "-q", "-p", "compared.recorder"]
     words += [*tests, *(f"--deselect={test}" for test in TIMED)]

@@ -73,7 +73,7 @@ def _loaded(source: Path) -> ctypes.CDLL:
     return library
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Load the given libraries instead of compiling them, from now on."""
     from foreword.native import forward, layout, sampling, suffix
 
@@ -88,6 +88,6 @@ def pytest_configure(config: pytest.Config) -> None:
         module.compiled = _loaded
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     """Write the hashes."""
     Path(os.environ[RECORD]).write_text(json.dumps(recorded))
