@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 LIBRARIES, RECORD = "FOREWORD_COMPARED", "FOREWORD_RECORD"
 """Variables: a folder with a library for each C file; the file for the hashes."""
 recorded: dict[str, list[str]] = {}
