@@ -51,8 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         try:
             found = line_with(r"http://[\d.]+:\d+", process)
             assert (
-                "the bundled model, drafting with lm (draft), chat template of the "
-                "folder, temperature 0.4, top-k 20\n"
+                "the bundled model, drafting with auto(lm, ngram, suffix) (draft), "
+                "chat template of the folder, temperature 0.4, top-k 20\n"
             ) in found.string
             address = found[0]
             yield Server(process, address)

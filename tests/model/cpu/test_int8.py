@@ -155,7 +155,7 @@ def test_draft_model_is_quantized_and_the_target_is_not():
         "device": "cpu",
     }
     asked = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True)
-    served = LLM(**paths)
+    served = LLM(**paths, method="lm")
     assert coding(served.engine.drafter.model) == forward.BYTES
     assert coding(served.target) == forward.WHOLE
     answers = {
