@@ -79,14 +79,14 @@ def extracted(commit: str, folder: Path) -> Path:
 def hashes(libraries: Path, tests: list[str]) -> dict[str, list[str]]:
     """Return what tests compute with the libraries, by test."""
     record = libraries / "record.json"
-    own = {
+    variables = {
         "FOREWORD_COMPARED": str(libraries),
         "FOREWORD_RECORD": str(record),
         "PYTHONPATH": str(ROOT / "recipes"),
     }
     words = [sys.executable, "-m", "pytest", "-q", "-p", "compared.recorder"]
     words += [*tests, *(f"--deselect={test}" for test in TIMED)]
-    done = subprocess.run(words, cwd=ROOT, env=os.environ | own, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | variables, check=False)
     say(f"pytest with {libraries.name}: exit code {done.returncode}")
     return json.loads(record.read_text())
 
@@ -129,20 +129,20 @@ def matrices(library: ctypes.CDLL, outputs: int, depth: int) -> dict[str, tuple]
     sizes = [ctypes.c_int64(outputs), ctypes.c_int64(depth)]
     address = ctypes.c_void_p
     library.foreword_pack(address(plain.data_ptr()), address(whole.data_ptr()), *sizes)
-    found = {"bfloat16": (forward.WHOLE, whole)}
+    forms = {"bfloat16": (forward.WHOLE, whole)}
     for name, coding in (("int8", forward.BYTES), ("int4", forward.GROUPS)):
         size = library.foreword_coded_bytes(*sizes, coding)
         held = torch.zeros(size + 65536, dtype=torch.uint8)
         places = address(whole.data_ptr()), address(held.data_ptr())
         library.foreword_quantize(*places, *sizes, coding)
-        found[name] = coding, held
+        forms[name] = coding, held
     scale = torch.rand(outputs, depth // 32, generator=generator).half().float()
     for name, low, count in (("Q4_0", -8, 16), ("Q5_0", -16, 32), ("Q8_0", -128, 256)):
         codes = torch.randint(count, (outputs, depth), generator=generator)
         levels = torch.arange(low, low + count).to(torch.int8)
         matrix = Coded(codes.to(torch.uint8), levels, Scales(scale), None, 32)
-        found[name] = forward.GROUPS, packed(matrix)
-    return found
+        forms[name] = forward.GROUPS, packed(matrix)
+    return forms
 
 
 def compare_speed(old: Path, new: Path) -> int:
@@ -153,13 +153,13 @@ def compare_speed(old: Path, new: Path) -> int:
 
     outputs, depth = 4096, 2048
     libraries = [ctypes.CDLL(str(folder / "foreword.so")) for folder in (old, new)]
-    given = torch.randn(32, depth, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(32, depth, generator=torch.Generator().manual_seed(1))
     for library in libraries:
         library.foreword_coded_bytes.restype = ctypes.c_int64
         library.foreword_use_amx(1)
-    wanted = os.environ.get("ONLY", "").split()
+    names = os.environ.get("ONLY", "").split()
     for name, (coding, held) in matrices(libraries[1], outputs, depth).items():
-        if wanted and name not in wanted:
+        if names and name not in names:
             continue
         head = forward.Model(
             hidden=depth, vocab=outputs, head=held.data_ptr(), coding=coding
@@ -171,7 +171,7 @@ def compare_speed(old: Path, new: Path) -> int:
                 for library, found in zip(libraries, times, strict=True):
                     began, runs = time.thread_time(), 0
                     while time.thread_time() - began < SECONDS:
-                        workspace.multiplied(library, head, scratch, given[:rows], 1)
+                        workspace.multiplied(library, head, scratch, inputs[:rows], 1)
                         runs += 1
                     found.append((time.thread_time() - began) / runs)
             was, now = map(median, times)

@@ -55,7 +55,7 @@ static uint8_t *weights(int coding, int64_t *bytes) {
     return made;
 }
 
-static int uneven; /* whether each 16 numbers of a row have another size */
+static int uneven; /* whether the numbers of a row change their size after every 16 */
 
 static factor *rows(void) {
     static factor made[ROWS * DEPTH];

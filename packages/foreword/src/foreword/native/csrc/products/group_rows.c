@@ -26,36 +26,46 @@ static float quantize_group(const factor *x, char *code, int64_t depth, floats b
 /* Bits by which a group may have finer steps than its span: its largest number is so much less. */
 static int32_t bits_finer(float top, float of_span) {
     int32_t bits = 0;
-    for (; bits < FINEST && 2 * top <= of_span; bits++) top *= 2;
+    for (; top > 0 && bits < FINEST && 2 * top <= of_span; bits++) top *= 2;
     return bits;
 }
 
-/* Whether a group of a span has much smaller numbers than the others. Other spans have one step. */
-static int is_uneven(const factor *x, int64_t span, int64_t size, float top) {
-    int uneven = 0;
-    for (int64_t at = 0; at < span; at += size)
-        uneven |= bits_finer(largest_of(x + at, size), top) == FINEST;
-    return uneven;
+/* Set by how many bits each group of a span may have finer steps; 0 unless some group has all
+ * FINEST, since one step is faster. Return the largest number of the span. */
+static float finer_steps(const factor *x, int64_t groups, int64_t size, int32_t *finer) {
+    float own[groups], top = 0;
+    int32_t most = 0;
+    for (int64_t g = 0; g < groups; g++) {
+        own[g] = largest_of(x + g * size, size);
+        top = own[g] > top ? own[g] : top;
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        finer[g] = bits_finer(own[g], top);
+        most = finer[g] > most ? finer[g] : most;
+    }
+    if (most < FINEST) memset(finer, 0, (size_t)groups * sizeof *finer);
+    return top;
 }
 
 /* Quantize a row whose groups are added up in whole numbers. */
 static void to_spans(factor *x, int64_t depth, const Grouped *h) {
-    const int64_t span = stepped(h), size = h->group, width = width_of(h);
+    const int64_t size = h->group, spans = depth / stepped(h), width = width_of(h);
     const int lift = lift_of(h);
-    float step[depth / span], top = 0;
-    int32_t begin[depth / size][2], uneven[depth / span];
+    float step[spans], top = 0;
+    int32_t begin[depth / size][2], uneven[spans], finer[MOST_SPAN];
     int16_t total[depth / size];
     char *code = (char *)x;
+    memset(uneven, 0, sizeof uneven);
     for (int64_t at = 0, g = 0; at < depth; at += size, g++) {
-        if (at % span == 0) {
-            top = largest_of(x + at, span);
-            step[at / span] = top / (127 << FINEST);
-            uneven[at / span] = is_uneven(x + at, span, size, top);
+        const int64_t s = g / h->span, i = g % h->span;
+        if (!i) {
+            top = finer_steps(x + at, h->span, size, finer);
+            step[s] = top / (127 << FINEST);
         }
-        const int32_t finer = uneven[at / span] ? bits_finer(largest_of(x + at, size), top) : 0,
-                      bits = FINEST - finer;
-        const floats by = all(top > 0 ? 127 / top * (float)(1 << finer) : 0);
+        const int32_t bits = FINEST - finer[i];
+        const floats by = all(top > 0 ? 127 / top * (float)(1 << finer[i]) : 0);
         const int32_t sum = (int32_t)quantize_group(x + at, code + width * at, size, by, width);
+        uneven[s] |= finer[i];
         begin[g][0] = -lift * sum, begin[g][1] = bits;
         total[g] = (int16_t)(sum * (1 << bits));
     }

@@ -148,16 +148,6 @@ INLINE const char *add_span(counts *total, SpanFactors *f, const Tiled *t, const
     return at;
 }
 
-/* Sums over the groups of a span of words of two groups times the sums of the codes of R rows. */
-INLINE void add_moments(counts *total, const words *numbers, const int16_t *sums, int64_t groups,
-                        int64_t stride, const int R) {
-    for (int64_t i = 0; i < groups; i += 2) {
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++)
-            total[r] = word_dot(total[r], numbers[i / 2], two_words(&OF_ROW(sums + i, int16_t)));
-    }
-}
-
 /* The same as in_floats, spans added up in float32 and their groups in whole numbers. */
 INLINE void in_spans(const Tiled *t, const char *at, floats *out, const int R, const int FORM,
                      const int MANNER) {
@@ -233,7 +223,7 @@ FOR_ROWS(MOST_GROUPED, STRIPS)
 #define NAMED(R)                                                                                   \
     {in_floats_TABLE_##R, in_floats_FOURS_##R,  in_floats_FIVES_##R, in_floats_SIXES_##R,          \
      in_floats_EIGHTS_##R, in_spans_FOURS_##R,  in_spans_FIVES_##R,  in_spans_SIXES_##R},
-/* [rows - 1][form, and those of spans behind them] */
+/* [rows - 1][form; behind all forms, the forms of matrices with spans] */
 static Strip *const strips[][EIGHTS + SIXES + 1] = {FOR_ROWS(MOST_GROUPED, NAMED)};
 #undef NAMED
 

@@ -161,12 +161,14 @@ typedef struct {
     words factors[MOST_SPAN / 2], shifts[MOST_SPAN / 2];
 } SpanFactors;
 
-/* The sum over a span's groups of such numbers times the sums of a row's codes. */
-INLINE counts moments(const words *numbers, const int16_t *sums, int64_t groups) {
-    counts total = begun(0);
-    for (int64_t i = 0; i < groups; i += 2)
-        total = word_dot(total, numbers[i / 2], two_words(sums + i));
-    return total;
+/* Sums over the groups of a span of words of two groups times the sums of the codes of R rows. */
+INLINE void add_moments(counts *total, const words *numbers, const int16_t *sums, int64_t groups,
+                        int64_t stride, const int R) {
+    for (int64_t i = 0; i < groups; i += 2) {
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+            total[r] = word_dot(total[r], numbers[i / 2], two_words(&OF_ROW(sums + i, int16_t)));
+    }
 }
 
 #endif

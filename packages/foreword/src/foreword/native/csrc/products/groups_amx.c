@@ -90,7 +90,7 @@ typedef struct {
     counts factor; /* in whole numbers; f has what factors multiply */
 } Scaled;
 
-/* Read the numbers of the next group of a strip, and those of offsets at the end of a span. */
+/* Read the numbers of the next group of a strip; at the end of a span, add up its offsets. */
 INLINE void next_numbers(const Grouped *h, const GroupedRow *x, int64_t stride, int rows, int64_t g,
                          const char **at, Spanned *span, Scaled *n, Summed *s) {
     if (!in_whole_numbers(h)) {
@@ -109,8 +109,9 @@ INLINE void next_numbers(const Grouped *h, const GroupedRow *x, int64_t stride, 
     f->before = factor;
     if (i < h->span - 1) return;
     const int16_t *sums = x->sum + g - i;
-    for (int r = 0; r < rows; r++)
-        s->moment[g / h->span & 1][r] = moments(f->shifts, &OF_ROW(sums, int16_t), h->span);
+    counts *moment = s->moment[g / h->span & 1];
+    for (int r = 0; r < rows; r++) moment[r] = begun(0);
+    add_moments(moment, f->shifts, sums, h->span, stride, rows);
 }
 
 /* Add the sums of a group. */

@@ -197,7 +197,7 @@ INLINE counts byte_dot(counts sum, codes levels, const void *four) {
 }
 #else
 #define SHORT_DOTS
-/* The largest level of which sums of four products with bytes fit in 16 bits. */
+/* The largest level whose products with bytes, four of them added up, fit in 16 bits. */
 #define MOST_SHORT (INT16_MAX / 127 / 4)
 /* Sums of the products of each two bytes, unsigned ones and the same four signed ones. */
 INLINE words byte_pairs(codes levels, const void *four) {
