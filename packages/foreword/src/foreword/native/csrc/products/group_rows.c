@@ -1,6 +1,9 @@
 /* Rows quantized to 8 bits in the groups of the matrix that they are multiplied by: GroupedRow. */
 #include "groups.h"
 
+/* Share of the squares of a row; steps fitted to 32 normal numbers lose 3e-5 of their squares. */
+#define MATTERS 5e-5f
+
 static float largest_of(const factor *x, int64_t depth) {
     floats most = all(0);
     for (int64_t i = 0; i < depth; i += LANES) {
@@ -23,27 +26,39 @@ static float quantize_group(const factor *x, char *code, int64_t depth, floats b
     return sum_of(sum);
 }
 
+/* Write the largest numbers of groups; return the sum of the squares of a row. */
+static float measured(const factor *x, int64_t groups, int64_t size, float *largest) {
+    floats squares = all(0);
+    for (int64_t g = 0; g < groups; g++) {
+        largest[g] = largest_of(x + g * size, size);
+        for (int64_t i = g * size; i < (g + 1) * size; i += LANES) {
+            const floats v = load_factors(x + i);
+            squares = add(squares, mul(v, v));
+        }
+    }
+    return sum_of(squares);
+}
+
 /* Bits by which a group may have finer steps than its span: its largest number is so much less. */
-static int32_t bits_finer(float top, float of_span) {
+static int32_t bits_finer(float largest, float of_span) {
     int32_t bits = 0;
-    for (; top > 0 && bits < FINEST && 2 * top <= of_span; bits++) top *= 2;
+    for (; largest > 0 && bits < FINEST && 2 * largest <= of_span; bits++) largest *= 2;
     return bits;
 }
 
-/* Set by how many bits each group of a span may have finer steps; 0 unless some group has all
- * FINEST, since one step is faster. Return the largest number of the span. */
-static float finer_steps(const factor *x, int64_t groups, int64_t size, int32_t *finer) {
-    float own[groups], top = 0;
-    int32_t most = 0;
+/* Set by how many bits each group of a span has finer steps: 0, which is faster, unless finer ones
+ * lower the squares of errors by MATTERS of the squares of the row. Return the largest number. */
+static float finer_steps(const float *largest, int64_t groups, int64_t size, float squares,
+                         int32_t *finer) {
+    float top = 0, lowered = 0;
+    for (int64_t g = 0; g < groups; g++) top = largest[g] > top ? largest[g] : top;
+    const float step = top / 127;
     for (int64_t g = 0; g < groups; g++) {
-        own[g] = largest_of(x + g * size, size);
-        top = own[g] > top ? own[g] : top;
+        finer[g] = bits_finer(largest[g], top);
+        const float finest = step / (float)(1 << finer[g]);
+        lowered += (float)size * (step * step - finest * finest) / 12;
     }
-    for (int64_t g = 0; g < groups; g++) {
-        finer[g] = bits_finer(own[g], top);
-        most = finer[g] > most ? finer[g] : most;
-    }
-    if (most < FINEST) memset(finer, 0, (size_t)groups * sizeof *finer);
+    if (lowered <= MATTERS * squares) memset(finer, 0, (size_t)groups * sizeof *finer);
     return top;
 }
 
@@ -51,15 +66,16 @@ static float finer_steps(const factor *x, int64_t groups, int64_t size, int32_t 
 static void to_spans(factor *x, int64_t depth, const Grouped *h) {
     const int64_t size = h->group, spans = depth / stepped(h), width = width_of(h);
     const int lift = lift_of(h);
-    float step[spans], top = 0;
+    float step[spans], largest[depth / size], top = 0;
     int32_t begin[depth / size][2], uneven[spans], finer[MOST_SPAN];
     int16_t total[depth / size];
     char *code = (char *)x;
     memset(uneven, 0, sizeof uneven);
+    const float squares = measured(x, depth / size, size, largest);
     for (int64_t at = 0, g = 0; at < depth; at += size, g++) {
         const int64_t s = g / h->span, i = g % h->span;
         if (!i) {
-            top = finer_steps(x + at, h->span, size, finer);
+            top = finer_steps(largest + g, h->span, size, squares, finer);
             step[s] = top / (127 << FINEST);
         }
         const int32_t bits = FINEST - finer[i];
