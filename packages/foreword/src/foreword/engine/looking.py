@@ -58,9 +58,7 @@ class Looker:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        self.lookups = [
-            number for number, one in enumerate(members) if one.drafter.looks_up
-        ]
+        self.lookups = [number for number, one in enumerate(members) if one.looks_up]
         self._took = 0.0
         """Seconds of looking drafts up for a request."""
         self._looking = Allowance(LOOKING)

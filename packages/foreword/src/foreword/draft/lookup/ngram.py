@@ -25,7 +25,6 @@ class NgramDrafter(Drafter):
     """
 
     about = OWN_METHODS["ngram"]
-    looks_up = True
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
         """Look for n-grams of `max_ngram` down to `min_ngram` tokens.

@@ -178,7 +178,6 @@ class SuffixDrafter(Drafter):
     """
 
     about = OWN_METHODS["suffix"]
-    looks_up = True
 
     def __init__(
         self,
