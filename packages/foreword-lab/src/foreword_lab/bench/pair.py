@@ -50,7 +50,8 @@ def load_pair(options: PairOptions, rule: Rule) -> Session:
 
     Raises ModelError or InvalidRequest if it cannot be loaded, or chooses among others.
     """
-    draft, method = options.draft_source, options.method_name
+    draft = options.draft_source
+    method = options.method_name
     kind = find_method(method)
     if kind.about.needs and draft is None:
         raise InvalidRequest(

@@ -92,14 +92,16 @@ class AdaptiveBudget(DraftBudget):
         and for a forward of the draft model after it, by measured costs; `trim` decides
         the rest.
         """
-        terms, price = self.terms, self._probabilities.floor
+        terms = self.terms
+        price = self._probabilities.floor
         rows = terms.requests
         scored = rows, self.costs, rows * terms.pace
         return price(*scored), price(*scored, terms.each)
 
     def priced(self, batch: Batch) -> Batch:
         floor, expand = self.floors
-        return replace(batch, floor=floor, expand=expand, pace=self.terms.pace)
+        pace = self.terms.pace
+        return replace(batch, floor=floor, expand=expand, pace=pace)
 
     @property
     def stated(self) -> bool:

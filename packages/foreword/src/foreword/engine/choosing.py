@@ -66,12 +66,10 @@ class Chooser(Speculator):
         self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget
     ) -> None:
         super().__init__(target, drafter, rule, budget)
-        drafters: Sequence[Drafter] = (drafter,)
-        self.names: tuple[str, ...] = ()
+        several = isinstance(drafter, AutoDrafter)
+        drafters = drafter.members if several else (drafter,)
+        self.names = (*drafter.names, PLAIN) if several and drafter.names else ()
         """Names of the members and of plain decoding; empty for one method."""
-        if isinstance(drafter, AutoDrafter):
-            drafters = drafter.members
-            self.names = (*drafter.names, PLAIN) if drafter.names else ()
         self.members = [
             Member(self, number, one, budget_of(one, budget, alone=one is drafter))
             for number, one in enumerate(drafters)

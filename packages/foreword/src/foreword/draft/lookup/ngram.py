@@ -52,7 +52,8 @@ class NgramDrafter(Drafter):
             return []
         index = self._indexes.get(request.id)
         if index is None:
-            index = self._indexes[request.id] = NgramIndex(self._sizes)
+            index = NgramIndex(self._sizes)
+            self._indexes[request.id] = index
         tokens = request.copyable
         index.read(tokens)
         start = index.find(tokens)
