@@ -11,7 +11,7 @@ import pytest
 
 from drafters import Foresight, known
 from foreword import LLM, SamplingParams, bundled
-from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget
+from foreword.budget import AdaptiveBudget, Costs, FixedBudget
 from foreword.budget.choice import Choice
 from foreword.budget.estimates import DEPTHS
 from foreword.budget.kept import KeptStates
@@ -91,9 +91,8 @@ def members_of(dtype: str) -> AutoDrafter:
 @pytest.mark.parametrize("budget", [4, "adaptive"])
 @pytest.mark.parametrize("slots", [1, 5])
 def test_text_does_not_depend_on_the_method_of_a_round(turning, budget, slots):
-    own: DraftBudget = FixedBudget(4)
-    if budget == "adaptive":
-        own = AdaptiveBudget({1: 1.0, 64: 1.0})
+    costs = {1: 1.0, 64: 1.0}
+    own = AdaptiveBudget(costs) if budget == "adaptive" else FixedBudget(4)
     asked = mixed()
     want = plain(target(DTYPE), asked)
     loop = engine(target(DTYPE), members_of(DTYPE), own, slots=slots, chunk=16)

@@ -78,6 +78,8 @@ def test_requests_share_the_source_of_the_default():
     with LLM(bundled.target(), draft=bundled.head("eagle"), dtype=DTYPE) as llm:
         assert llm.session.label("eagle") == f"eagle from {bundled.head('eagle')}"
         assert llm.session.label("ngram") == "ngram"
+        cascade = SamplingParams(method="cascade(suffix, eagle)")
+        assert llm.session.speculator(cascade).names == (), "it is one method"
         drafters = [
             llm.session.speculator(SamplingParams(method=name, nodes=3)).drafter
             for name in ("eagle", "auto", "cascade(suffix, eagle)")
