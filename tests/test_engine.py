@@ -3,6 +3,7 @@ breaks.
 """
 
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -344,7 +345,8 @@ def broken(proposer: Breaking) -> None:
 
 def test_drafter_gets_floors_and_pace():
     class Strict(FixedBudget):
-        floors, pace = (0.25, 0.5), 40.0
+        def priced(self, batch):
+            return replace(batch, floor=0.25, expand=0.5, pace=40.0)
 
     received = []
 

@@ -141,8 +141,6 @@ def test_hidden_states_that_are_not_there_are_missed_before_any_round():
 class Lying(Drafter):
     """Draws one token from a distribution and hands over another one."""
 
-    draws = True
-
     def __init__(self, lie: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.lie = lie
 

@@ -11,7 +11,7 @@ import pytest
 
 from drafters import Foresight, known
 from foreword import LLM, SamplingParams, bundled
-from foreword.budget import BUDGETS, Costs, DraftBudget, FixedBudget
+from foreword.budget import AdaptiveBudget, Costs, FixedBudget
 from foreword.budget.choice import Choice
 from foreword.budget.estimates import DEPTHS
 from foreword.budget.kept import KeptStates
@@ -91,9 +91,8 @@ def members_of(dtype: str) -> AutoDrafter:
 @pytest.mark.parametrize("budget", [4, "adaptive"])
 @pytest.mark.parametrize("slots", [1, 5])
 def test_text_does_not_depend_on_the_method_of_a_round(turning, budget, slots):
-    own: DraftBudget = FixedBudget(4)
-    if budget == "adaptive":
-        own = BUDGETS[budget].from_measure(lambda: {1: 1.0, 64: 1.0})
+    costs = {1: 1.0, 64: 1.0}
+    own = AdaptiveBudget(costs) if budget == "adaptive" else FixedBudget(4)
     asked = mixed()
     want = plain(target(DTYPE), asked)
     loop = engine(target(DTYPE), members_of(DTYPE), own, slots=slots, chunk=16)
@@ -115,7 +114,7 @@ def test_every_model_drafts_with_a_budget_of_its_own():
     loop = engine(
         target(DTYPE),
         AutoDrafter([Foresight(want), Foresight(want, spoilt=1.0), NgramDrafter()]),
-        BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0}),
+        AdaptiveBudget({1: 1.0, 64: 1.0}),
     )
     chooser = loop.default
     assert isinstance(chooser, Chooser)
@@ -128,7 +127,7 @@ def test_every_model_drafts_with_a_budget_of_its_own():
 
 
 def test_a_request_that_ends_is_released_by_every_member(turning):
-    budget = BUDGETS["adaptive"].from_measure(lambda: {1: 1.0, 64: 1.0})
+    budget = AdaptiveBudget({1: 1.0, 64: 1.0})
     lm = drafter("lm", DTYPE)
     loop = engine(target(DTYPE), AutoDrafter([lm, NgramDrafter()]), budget)
     finish(loop, requests(3))
@@ -142,7 +141,7 @@ def test_a_request_that_ends_is_released_by_every_member(turning):
 @pytest.mark.parametrize("together", [False, True])
 def test_rounds_of_plain_decoding_correct_the_costs(monkeypatch, together):
     monkeypatch.setattr(Choice, "decide", lambda choice, *_: choice.plain)
-    budget = BUDGETS["adaptive"].from_measure(lambda: {1: 100.0, 64: 200.0})
+    budget = AdaptiveBudget({1: 100.0, 64: 200.0})
     loop = engine(target(DTYPE), AutoDrafter([drafter("lm", DTYPE)]), budget)
     asked = requests(3)
     if together:

@@ -39,12 +39,13 @@ def seconds(policy: Policy, heat: int, slow: float = 0.0) -> list[float]:
             at, reached, chain = one.produced, 1.0, []
             most = 0 if one.room == 1 else policy.nodes([one])[0]
             forwards = 0
+            floor, expand = getattr(policy.budget, "floors", (0.0, 0.0))
             while len(chain) < most and forwards == len(chain) < 24:
-                if chain and reached <= policy.budget.floors[1]:
+                if chain and reached <= expand:
                     break
                 forwards += 1
                 reached *= text[at + len(chain)]
-                if reached > policy.budget.floors[0]:
+                if reached > floor:
                     chain.append(reached)
             propose = FORWARD * forwards
             if most and not at:

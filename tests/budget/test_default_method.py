@@ -78,18 +78,20 @@ def test_requests_share_the_source_of_the_default():
     with LLM(bundled.target(), draft=bundled.head("eagle"), dtype=DTYPE) as llm:
         assert llm.session.label("eagle") == f"eagle from {bundled.head('eagle')}"
         assert llm.session.label("ngram") == "ngram"
+        cascade = SamplingParams(method="cascade(suffix, eagle)")
+        assert llm.session.speculator(cascade).names == (), "it is one method"
         drafters = [
             llm.session.speculator(SamplingParams(method=name, nodes=3)).drafter
             for name in ("eagle", "auto", "cascade(suffix, eagle)")
         ]
-    assert drafters[0] is drafters[1].arms[0] is drafters[2].members[1]
+    assert drafters[0] is drafters[1].members[0] is drafters[2].members[1]
 
 
 def test_draft_model_of_another_tokenizer_is_a_member(tmp_path: Path, unchecked):
     with pytest.warns(UserWarning, match=TRANSLATED):
         llm = LLM(draft=NEAR.save(tmp_path), dtype=DTYPE)
     assert llm.method == PAIR
-    first, *_ = llm.engine.drafter.arms
+    first, *_ = llm.engine.drafter.members
     assert isinstance(first, CrossVocabularyDrafter)
     got = drafted(llm)
     assert [one.text for one in got] == plain()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distributions import ROWS, chi_square, plain_distribution, surprise
-from foreword.budget import DraftBudget
+from foreword.budget import StoppingBudget
 from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
@@ -82,7 +82,7 @@ POLICIES = {
 """What ends a chain, with thresholds that these worlds come to."""
 
 
-def ended(policy: DraftBudget) -> Drafting:
+def ended(policy: StoppingBudget) -> Drafting:
     """A chain ends where the policy says so, for the distribution that follows what
     was drawn.
     """

@@ -6,9 +6,9 @@ import torch
 import starter
 import tiny_models
 from foreword import LLM, SamplingParams, bundled
-from foreword.draft.base import quantized
 from foreword.draft.cross_vocab.pairing import load_pair
 from foreword.draft.ensemble.cascade import CascadeDrafter
+from foreword.draft.ensemble.recipe import quantized
 from foreword.draft.heads.dspark import DSparkDrafter
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.lm import LanguageModelDrafter

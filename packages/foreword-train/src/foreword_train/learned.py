@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget.base import DraftBudget, Measure
+from foreword.budget.base import DraftBudget, Measure, StoppingBudget
 from foreword.errors import InvalidRequest, named
 from foreword.types import Request
 
@@ -103,15 +103,12 @@ class AcceptanceModel:
             ) from error
 
 
-class AcceptanceBudget(DraftBudget):
+class AcceptanceBudget(StoppingBudget):
     """Stop rule: the chain ends, after one draft token, where P(any rejected) > DOUBT.
 
     SpecDec++ reads the draft's hidden state after a token was sampled. This policy
     reads the distribution before, so no draft token is dropped for its value.
     """
-
-    summary = "extend the chain while all of it is likely accepted: acceptance:DIR"
-    chains = True
 
     def __init__(self, model: AcceptanceModel) -> None:
         self.model = model

@@ -5,8 +5,9 @@ from foreword.extend import METHODS, Drafter, Method, chosen
 
 from __future__ import annotations
 
-from foreword.budget.base import DraftBudget, Measure, RoundResult
+from foreword.budget.base import DraftBudget, Measure, RoundResult, StoppingBudget
 from foreword.draft.base import Drafter, Source, chosen
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword.draft.tree.sampled import SampledTree
 from foreword.registry import (
     BUDGETS,
@@ -30,12 +31,14 @@ __all__ = [
     "Drafter",
     "Measure",
     "Method",
+    "ModelDrafter",
     "Noise",
     "RoundResult",
     "Rule",
     "SampledTree",
     "Scores",
     "Source",
+    "StoppingBudget",
     "Verdict",
     "chosen",
 ]

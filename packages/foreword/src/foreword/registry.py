@@ -33,6 +33,14 @@ class Method:
     """It can draft for an encoder-decoder."""
     joins: bool = False
     """It has other methods as members."""
+    draws: bool = False
+    """It samples draft tokens, and hands over their distribution q, if the rule
+    compares distributions.
+    """
+    looks_up: bool = False
+    """It drafts from text alone, in microseconds, so that what it would have drafted
+    can be scored on the text that another method wrote.
+    """
     found: str = ""
     """Function, "module:function", that says whether a target's own checkpoint brings
     what the method needs. Then it is the own method without a draft model.
@@ -53,12 +61,14 @@ OWN_METHODS: dict[str, Method] = {
         "copies what followed the last few tokens earlier in the text",
         "foreword.draft.lookup.ngram:NgramDrafter",
         seq2seq=True,
+        looks_up=True,
     ),
     "suffix": Method(
         "counts what followed the last tokens in the text and past answers",
         "foreword.draft.lookup.suffix:SuffixDrafter",
         takes="a file of past answers",
         seq2seq=True,
+        looks_up=True,
     ),
     "predicted": Method(
         "copies from an answer that the caller expects (prediction=), or from the "
@@ -82,6 +92,7 @@ OWN_METHODS: dict[str, Method] = {
         takes=MODEL,
         needs=True,
         seq2seq=True,
+        draws=True,
     ),
     "pard": Method(
         "a smaller model that predicts several tokens in one forward, at masks",
@@ -89,6 +100,7 @@ OWN_METHODS: dict[str, Method] = {
         takes=f"{MODEL} with a mask token",
         needs=True,
         seq2seq=True,
+        draws=True,
     ),
     "eagle": Method(
         "predicts with one layer on the target's hidden states (EAGLE-3)",
@@ -96,24 +108,28 @@ OWN_METHODS: dict[str, Method] = {
         takes=HEAD,
         needs=True,
         seq2seq=True,
+        draws=True,
     ),
     "mtp": Method(
         "the multi-token-prediction layers of the target's own checkpoint",
         "foreword.draft.mtp.mtp:MtpDrafter",
         takes=HEAD,
         found="foreword.draft.mtp.mtp_found:brings_layers",
+        draws=True,
     ),
     "dflash": Method(
         "predicts a block of tokens at once with a diffusion head",
         "foreword.draft.heads.dflash:DFlashDrafter",
         takes=HEAD,
         needs=True,
+        draws=True,
     ),
     "dspark": Method(
         "predicts a block with a diffusion head and a small bigram table",
         "foreword.draft.heads.dspark:DSparkDrafter",
         takes=HEAD,
         needs=True,
+        draws=True,
     ),
     "medusa": Method(
         "predicts one token per head from the target's last hidden state",
@@ -121,17 +137,20 @@ OWN_METHODS: dict[str, Method] = {
         takes=HEAD,
         needs=True,
         seq2seq=True,
+        draws=True,
     ),
     "layers": Method(
         "the target itself without some of its layers",
         "foreword.draft.self_speculative.layers:LayersDrafter",
         takes="an exit such as exit:4",
         seq2seq=True,
+        draws=True,
     ),
     "quantized": Method(
         "the target itself with weights of 4 or 8 bits (native backend only)",
         "foreword.draft.self_speculative.quantized:QuantizedDrafter",
         takes="int4 or int8",
+        draws=True,
     ),
     "retrieval": Method(
         "looks up the last tokens in a datastore made by `foreword index`",
@@ -145,6 +164,7 @@ OWN_METHODS: dict[str, Method] = {
         "foreword.draft.cross_vocab.tli:IntersectionDrafter",
         takes=MODEL,
         needs=True,
+        draws=True,
     ),
     "slem": Method(
         "a smaller model with any tokenizer, re-tokenised text",

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from foreword.api.requests import Requests
-from foreword.budget import DraftBudget
+from foreword.budget import DraftBudget, StoppingBudget
 from foreword.engine import Engine
 from foreword.engine.choosing import Chooser
 from foreword.types import Draft, Request, SamplingParams
@@ -31,9 +31,9 @@ def watched(budget: DraftBudget, predictions: Predictions | None = None) -> Draf
     """Return the budget, which from now on notes its predictions (`predictions_of`).
     The budgets that it makes for other methods do so too.
 
-    One that decides after every draft token (`chains`) cannot be watched.
+    One that decides after every draft token cannot be watched.
     """
-    if budget.chains:
+    if isinstance(budget, StoppingBudget):
         return budget
     seen = Predictions(maxlen=1) if predictions is None else predictions
     trim, anew = budget.trim, budget.anew

@@ -23,8 +23,7 @@ from transformers import (
 from foreword import bundled
 from foreword.budget import DraftBudget, FixedBudget, Measure
 from foreword.draft import Drafter, method
-from foreword.draft.base import quantized
-from foreword.draft.ensemble.recipe import shipped
+from foreword.draft.ensemble.recipe import quantized, shipped
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
 from foreword.errors import InvalidRequest, ModelError

@@ -26,11 +26,6 @@ class Oracle(Drafter):
     same. For a request without a recorded answer nothing is drafted.
     """
 
-    summary = (
-        "drafts the target's own answer with a set acceptance probability; for "
-        "measuring only"
-    )
-
     def __init__(self, vocab: int, acceptance: float = ACCEPTANCE) -> None:
         """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two
         tokens or more.

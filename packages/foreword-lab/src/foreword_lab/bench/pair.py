@@ -10,6 +10,7 @@ from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.draft import default_method as usual_method
 from foreword.draft import method as find_method
+from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.ensemble.recipe import Loader
 from foreword.engine import Engine
 from foreword.engine.scheduler import Scheduler
@@ -49,7 +50,8 @@ def load_pair(options: PairOptions, rule: Rule) -> Session:
 
     Raises ModelError or InvalidRequest if it cannot be loaded, or chooses among others.
     """
-    draft, method = options.draft_source, options.method_name
+    draft = options.draft_source
+    method = options.method_name
     kind = find_method(method)
     if kind.about.needs and draft is None:
         raise InvalidRequest(
@@ -63,7 +65,7 @@ def load_pair(options: PairOptions, rule: Rule) -> Session:
     check_decoder_only(llm.target.seq2seq, llm.target.name, "measure drafting")
     loader = Loader(method, kind, Shared(), fallback=options.method is None)
     drafter = loader.load(draft, llm.target, llm.tokenizer)
-    if drafter.arms:
+    if isinstance(drafter, AutoDrafter):
         raise InvalidRequest(
             f"cannot measure the method {method!r}: it chooses among several, with "
             "budgets of their own. Name one of them"

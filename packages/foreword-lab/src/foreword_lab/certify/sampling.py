@@ -175,7 +175,7 @@ def pairs(draftings: list[Drafting], rules: tuple[str, ...]) -> list[Sampled]:
     """Return an empty sample for each rule with each method that samples draft tokens,
     and with one that chooses them: rules treat all of the latter alike.
     """
-    draws = [one for one in draftings if one.drafter.draws]
-    chooses = [one for one in draftings if not one.drafter.draws]
+    draws = [one for one in draftings if one.drafter.about.draws]
+    chooses = [one for one in draftings if not one.drafter.about.draws]
     sampled = [*draws, *chooses[:1]]
     return [Sampled(one, rule) for one, rule in product(sampled, rules)]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, stdev
 
+from foreword.draft.none import NoDrafter
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword_lab.doctor.figures import SURE
 from foreword_lab.doctor.finding import MATTERS, Finding, would_be
 from foreword_lab.doctor.measured import MeasuredPair
@@ -83,7 +85,7 @@ def temperature(pair: MeasuredPair) -> list[Finding]:
 def nothing_to_draft(pair: MeasuredPair) -> list[Finding]:
     """Report a drafter that has draft tokens in few passes."""
     now = pair.greedy
-    if now.drafting >= SELDOM or not pair.session.engine.drafter.proposes:
+    if now.drafting >= SELDOM or isinstance(pair.session.engine.drafter, NoDrafter):
         return []
     could = replace(now, drafting=1.0).best
     evidence = f"it has draft tokens in only {now.drafting:.0%} of the passes"
@@ -102,7 +104,7 @@ def warming(pair: MeasuredPair) -> list[Finding]:
     """Compare the first answers with the last, of a drafter that learns from text."""
     drafter, now = pair.session.engine.drafter, pair.greedy
     size = len(now.by_answer) // PART
-    learns = drafter.looks_up or drafter.anew() is not drafter
+    learns = drafter.about.looks_up or isinstance(drafter, ModelDrafter)
     if size < 2 or not learns:
         return []
     early, late = now.by_answer[:size], now.by_answer[-size:]

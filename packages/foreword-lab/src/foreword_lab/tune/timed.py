@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 from statistics import fmean, median
 
@@ -65,7 +64,7 @@ class TimedArm:
         target = session.target
         params = SamplingParams(method=arm.method)
         budget = (
-            AdaptiveBudget.from_measure(partial(measure, target))
+            AdaptiveBudget(measure(target))
             if arm.nodes is None
             else FixedBudget(arm.nodes)
         )

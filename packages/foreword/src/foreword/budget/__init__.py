@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foreword.budget.adaptive import AdaptiveBudget
-from foreword.budget.base import DraftBudget, FixedBudget, Measure, RoundResult
+from foreword.budget.base import (
+    DraftBudget,
+    FixedBudget,
+    Measure,
+    RoundResult,
+    StoppingBudget,
+)
 from foreword.budget.costs import Costs
 from foreword.errors import InvalidRequest
 from foreword.registry import BUDGETS, DEFAULT_BUDGET
@@ -22,6 +28,7 @@ __all__ = [
     "FixedBudget",
     "Measure",
     "RoundResult",
+    "StoppingBudget",
     "policy",
 ]
 

@@ -9,8 +9,8 @@ by their own probabilities (`trim`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from foreword.budget.base import DraftBudget, Measure, RoundResult
@@ -18,7 +18,7 @@ from foreword.budget.choice import Choice, Kind
 from foreword.budget.costs import Costs
 from foreword.budget.estimates import Price
 from foreword.budget.predictions import DraftProbabilities, largest
-from foreword.types import Draft, Request
+from foreword.types import Batch, Draft, Request
 
 UNTIMED = 0.25
 """Rounds that a forward of a draft model takes before any was timed: as much as a dear
@@ -68,11 +68,6 @@ class AdaptiveBudget(DraftBudget):
     (Leviathan et al. 2023, section 3.3): the choice knows these, and sets k.
     """
 
-    summary = (
-        "the most tokens per second, by measured costs and acceptance; 0 while "
-        "drafting loses"
-    )
-
     def __init__(self, cost: Mapping[int, float], costs: Costs | None = None) -> None:
         """`costs`: the table of another policy, which this one shares."""
         self._measured = cost
@@ -84,23 +79,29 @@ class AdaptiveBudget(DraftBudget):
         self._probabilities = DraftProbabilities(largest(cost))
 
     @classmethod
-    def from_measure(cls, measure: Measure) -> AdaptiveBudget:
-        return cls(measure())
+    def from_text(cls, source: str) -> Callable[[Measure], DraftBudget]:
+        super().from_text(source)
+        return lambda measure: cls(measure())
 
     def anew(self) -> AdaptiveBudget:
         return AdaptiveBudget(self._measured, self.costs)
 
     @property
     def floors(self) -> tuple[float, float]:
-        """Floors by measured costs; `trim` decides the rest."""
-        terms, price = self.terms, self._probabilities.floor
+        """Acceptance probabilities below which no draft token can pay for its scoring,
+        and for a forward of the draft model after it, by measured costs; `trim` decides
+        the rest.
+        """
+        terms = self.terms
+        price = self._probabilities.floor
         rows = terms.requests
         scored = rows, self.costs, rows * terms.pace
         return price(*scored), price(*scored, terms.each)
 
-    @property
-    def pace(self) -> float:
-        return self.terms.pace
+    def priced(self, batch: Batch) -> Batch:
+        floor, expand = self.floors
+        pace = self.terms.pace
+        return replace(batch, floor=floor, expand=expand, pace=pace)
 
     @property
     def stated(self) -> bool:

@@ -7,13 +7,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
-from foreword.types import Clock, Draft, Request
+from foreword.types import Batch, Clock, Draft, Request
 
 Measure = Callable[[], Mapping[int, float]]
 """Function that measures the seconds of a forward by its number of rows."""
@@ -28,34 +27,19 @@ class DraftBudget(ABC):
     the distribution that follows a prefix.
     """
 
-    summary: ClassVar[str] = ""
-    """One line of help."""
-    chains: ClassVar[bool] = False
-    """It decides after every draft token whether to add another (`stops`), so drafts
-    are chains, not trees.
-    """
-
-    @classmethod
-    def from_measure(cls, measure: Measure) -> DraftBudget:
-        """Make the policy for a target whose forwards `measure` measures.
-
-        The default ignores it.
-        """
-        del measure
-        return cls()
-
     @classmethod
     def from_text(cls, source: str) -> Callable[[Measure], DraftBudget]:
-        """Return a factory from the text after the name and a colon.
+        """Return a factory from the text after the name and a colon. It makes the
+        policy for a target whose forwards a `Measure` measures; the default ignores it.
 
-        Raises InvalidRequest if it is invalid.
+        Raises InvalidRequest if the text is invalid.
         """
         if source:
             raise InvalidRequest(
                 f"cannot use the budget option {source!r}: this budget takes nothing "
                 "after its name. Leave it out"
             )
-        return cls.from_measure
+        return lambda _: cls()
 
     def anew(self) -> DraftBudget:
         """Return a policy with the same settings and costs for one of several methods:
@@ -73,35 +57,17 @@ class DraftBudget(ABC):
         """Whether it never allows draft tokens: plain decoding."""
         return False
 
-    @property
-    def floors(self) -> tuple[float, float]:
-        """Acceptance probabilities below which no draft token can pay for its scoring,
-        and for a forward of the draft model after it.
+    def priced(self, batch: Batch) -> Batch:
+        """Return the batch with what draft tokens must earn: `floor`, `expand` and
+        `pace`. Called if something is drafted; the default ignores time.
         """
-        return 0.0, 0.0
-
-    @property
-    def pace(self) -> float:
-        """Tokens per second of each request; 0 if the policy ignores time."""
-        return 0.0
+        return batch
 
     @abstractmethod
     def nodes(self, request: Request, others: int) -> int:
         """Return the most draft tokens for the next round of a request in a batch with
         `others` other requests.
         """
-
-    def stops(
-        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
-    ) -> bool:
-        """Return whether to stop after `depth` draft tokens, which `distribution`
-        (log-weights) follows.
-
-        Called before the next token is sampled, and only if `chains` is set. The
-        decision depends on the prefix alone, so it is exact under every rule.
-        """
-        del request, depth, distribution
-        return False
 
     def trim(self, draft: Draft) -> Draft:
         """Return the draft without tokens that do not pay for their scoring.
@@ -132,10 +98,25 @@ class RoundResult:
     """Whether prompt tokens were read in the same forward."""
 
 
+class StoppingBudget(DraftBudget):
+    """Policy that decides after every draft token whether to add another, so drafts are
+    chains, not trees.
+    """
+
+    @abstractmethod
+    def stops(
+        self, request: Request, depth: int, distribution: Float[Tensor, "vocab"]
+    ) -> bool:
+        """Return whether to stop after `depth` draft tokens, which `distribution`
+        (log-weights) follows.
+
+        Called before the next token is sampled. The decision depends on the prefix
+        alone, so it is exact under every rule.
+        """
+
+
 class FixedBudget(DraftBudget):
     """Constant number of draft tokens."""
-
-    summary = "a constant number of draft tokens"
 
     def __init__(self, count: int) -> None:
         self.count = count

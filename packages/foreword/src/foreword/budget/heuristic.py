@@ -13,9 +13,6 @@ class HeuristicBudget(DraftBudget):
     A tree counts as fully accepted if its longest branch is.
     """
 
-    summary = (
-        "transformers' schedule: two more after a fully accepted round, else one fewer"
-    )
     START = 5
     """Draft tokens in the first round of a request."""
     MORE = 2

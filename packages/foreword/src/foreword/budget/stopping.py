@@ -10,7 +10,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget.base import DraftBudget, RoundResult
+from foreword.budget.base import RoundResult, StoppingBudget
 from foreword.sampling.draw import entropy, probs
 from foreword.types import Request
 
@@ -18,7 +18,7 @@ LONGEST_CHAIN = 40
 """Tokens. As in the public code of SVIP and AdaEDL."""
 
 
-class ConfidenceBudget(DraftBudget):
+class ConfidenceBudget(StoppingBudget):
     """Stop rule: the chain ends where no token has a probability above the threshold;
     it has at least one draft token.
 
@@ -27,8 +27,6 @@ class ConfidenceBudget(DraftBudget):
     maximum of its distribution is as informative, and fixed before.
     """
 
-    summary = "extend the chain while the likeliest next token is likely"
-    chains = True
     THRESHOLD = 0.4
     """Default of transformers' `assistant_confidence_threshold`."""
 
@@ -48,7 +46,7 @@ class ConfidenceBudget(DraftBudget):
         return probability < self.threshold
 
 
-class SvipBudget(DraftBudget):
+class SvipBudget(StoppingBudget):
     """Stop rule: the chain ends where sqrt(c H(q)) > h, a bound on the distance of q
     from p; at least one draft token.
 
@@ -56,8 +54,6 @@ class SvipBudget(DraftBudget):
     tests before: H(q) is fixed then.
     """
 
-    summary = "SVIP: extend the chain until the drafter's entropy is too large"
-    chains = True
     SHARE = 0.15
     """c: assumed ratio of the distance to the target to the drafter's entropy, as in
     the public code.
@@ -97,7 +93,6 @@ class AdaEdlBudget(SvipBudget):
     length does not move it. It moves between rounds, so it is exact under every rule.
     """
 
-    summary = "AdaEDL: as svip, with a threshold that follows the measured acceptance"
     SHARE = 0.2
     """gamma: the acceptance probability is assumed to be at least
     1 - sqrt(gamma H(q)).

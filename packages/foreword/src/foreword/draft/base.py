@@ -18,7 +18,6 @@ from foreword.errors import InvalidRequest
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import Method
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
-from foreword.types.request import NoiseSource
 
 Source = str | Path | HFModel | Model | None
 """Source of a drafter: a folder or hub id, a model in memory (with or without a
@@ -36,26 +35,9 @@ class Drafter(ABC):
     """What is known of the method before its code is imported; methods of Foreword have
     it from the registry.
     """
-    proposes: ClassVar[bool] = True
-    """It has draft tokens to propose; only plain decoding has none."""
-    draws: ClassVar[bool] = False
-    """Draft tokens are sampled and come with their distribution q, if the rule compares
-    distributions.
-    """
-
-    looks_up: ClassVar[bool] = False
-    """It drafts from text alone, in microseconds, so that what it would have drafted
-    can be scored on the text that another method wrote.
-    """
-
     reads_target: bool = False
     """It reads the target's scores, or shares its keys, and not only the text and
     `hidden_layers`.
-    """
-
-    missing: str | None = None
-    """Why it stands in for a drafter that could not be loaded; `Request.undrafted` of
-    every request.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -63,12 +45,8 @@ class Drafter(ABC):
     embeddings, i = after i layers, the last one after the final norm. See
     `on_hidden_states`."""
 
-    names: tuple[str, ...] = ()
-    """Names of `arms`, if they have any."""
-    labels: tuple[str, ...] = ()
-    """The same with their sources, or the method's own name: measured speeds are kept
-    under these.
-    """
+    label: str = ""
+    """The method with its source: measured speeds are kept under it."""
 
     @classmethod
     def load(
@@ -119,37 +97,6 @@ class Drafter(ABC):
         meanwhile.
         """
 
-    def rereads(self, request: Request) -> bool:
-        """Whether `reread` can score it on this request."""
-        del request
-        return False
-
-    def reread(self, request: Request, noise: NoiseSource) -> list[bool]:
-        """Read what others wrote since the last draft; return for each token of the
-        answer among it, after the first, whether this drafter would have drafted it
-        after the text before it.
-        """
-        del request, noise
-        return []
-
-    @property
-    def quantizable(self) -> Model | None:
-        """The draft model, if it may be quantized to int8."""
-        return None
-
-    @property
-    def arms(self) -> Sequence[Drafter]:
-        """Drafters, each with its own budget; the engine uses one in each round. Empty:
-        this one drafts.
-        """
-        return ()
-
-    def anew(self) -> Drafter:
-        """Return a drafter with the same model that has learnt from no text: this one,
-        if it keeps nothing from one text to the next.
-        """
-        return self
-
     def release(self, request: Request) -> None:  # noqa: B027 - a hook, empty by default
         """Forget a request that has ended."""
 
@@ -171,14 +118,6 @@ def first_chain(draft: Draft) -> Draft:
     verifies chains only.
     """
     return draft.pruned([tree.first_chain() for tree in draft.trees])
-
-
-def quantized(drafter: Drafter, target: Model) -> Drafter:
-    """Return the drafter, its draft model in int8; the target stays as it is."""
-    model = drafter.quantizable
-    if model is not None and model.hf is not target.hf:
-        model.quantize_int8()
-    return drafter
 
 
 def until_end(tokens: Sequence[int], eos: frozenset[int]) -> list[int]:

@@ -103,7 +103,7 @@ class LanguageModelDrafter(ModelDrafter):
         `draft_model`: source of the logits after the text; None = `model`.
         """
         super().__init__(model if draft_model is None else draft_model)
-        self.model = model
+        self.model = self.quantizable = model
         self._vocab = vocab or model.vocab
         self.draft_vocabulary: DraftVocabulary | None = None
         """The ids that it drafts from; None = all."""
@@ -141,10 +141,6 @@ class LanguageModelDrafter(ModelDrafter):
 
             drafter.draft_vocabulary = DraftVocabulary(model, first, target.eos)
         return drafter
-
-    @property
-    def quantizable(self) -> Model | None:
-        return self.model
 
     def release(self, request: Request) -> None:
         super().release(request)

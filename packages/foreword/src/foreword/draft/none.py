@@ -15,11 +15,10 @@ class NoDrafter(Drafter):
     """
 
     about = OWN_METHODS["none"]
-    proposes = False
 
     def __init__(self, missing: str | None = None) -> None:
         """`missing`: why another drafter, for which this one stands in, could not be
-        loaded.
+        loaded; `Request.undrafted` of every request.
         """
         self.missing = missing
 

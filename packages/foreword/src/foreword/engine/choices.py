@@ -7,7 +7,6 @@ from functools import partial
 
 from foreword.budget.choice import Choice, Kind
 from foreword.budget.kept import KeptStates, kind_name
-from foreword.draft.base import Drafter
 
 
 class Choices:
@@ -22,13 +21,13 @@ class Choices:
         policy: tuple[str, str],
     ) -> None:
         """`choices`: the first ones; new ones are added there. `methods`: how many, and
-        the ones that look drafts up. `labels`: methods with
-        their sources; nothing is kept of those without one. `policy`: the names of the
+        the ones that look drafts up. `labels`: methods with their sources; nothing is
+        kept of one without a label. `policy`: the names of the
         rule and of the budget.
         """
         self._choices = choices
         self._methods = methods
-        self._labels = labels
+        self._labels = {number: label for number, label in enumerate(labels) if label}
         self._states = states
         self._policy = policy
 
@@ -43,7 +42,7 @@ class Choices:
                 nearest = min(self._choices, key=partial(_distance, kind))
                 choice.start_from(self._choices[nearest])
             name = kind_name(*self._policy, *kind)
-            for number, label in enumerate(self._labels):
+            for number, label in self._labels.items():
                 state = self._states.values(name, label)
                 choice.recall(number, state)
             self._choices[kind] = choice
@@ -52,17 +51,10 @@ class Choices:
     def keep(self, kind: Kind) -> None:
         """Keep what is known of a kind; a text of it has ended."""
         name, choice = kind_name(*self._policy, *kind), self._choices[kind]
-        for number, label in enumerate(self._labels):
+        for number, label in self._labels.items():
             state = choice.state(number)
             if state:
                 self._states.record(name, label, state)
-
-
-def labels_of(drafter: Drafter) -> tuple[str, ...]:
-    """Return the members with their sources; an ensemble that is one member has one."""
-    if drafter.arms or not drafter.labels:
-        return drafter.labels
-    return (" and ".join(drafter.labels),)
 
 
 def _distance(kind: Kind, other: Kind) -> tuple[bool, int]:

@@ -15,8 +15,9 @@ from torch import Tensor
 from foreword.budget import AdaptiveBudget, Costs, DraftBudget, FixedBudget
 from foreword.budget.choice import TRIAL, Choice, Kind, Sort, Text
 from foreword.draft.base import Drafter
+from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.draft.none import NoDrafter
-from foreword.engine.choices import Choices, labels_of
+from foreword.engine.choices import Choices
 from foreword.engine.member import Member, budget_of
 from foreword.engine.reading import Reader
 from foreword.engine.round_prices import RoundPrices, RoundRows
@@ -65,13 +66,15 @@ class Chooser(Speculator):
         self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget
     ) -> None:
         super().__init__(target, drafter, rule, budget)
+        several = isinstance(drafter, AutoDrafter)
+        drafters = drafter.members if several else (drafter,)
+        self.names = (*drafter.names, PLAIN) if several and drafter.names else ()
+        """Names of the members and of plain decoding; empty for one method."""
         self.members = [
             Member(self, number, one, budget_of(one, budget, alone=one is drafter))
-            for number, one in enumerate(drafter.arms or (drafter,))
+            for number, one in enumerate(drafters)
         ]
         count = len(self.members)
-        self.names = (*drafter.names, PLAIN) if drafter.names else ()
-        """Names of the members and of plain decoding; empty for one method."""
         self._plain = Member(self, count, NoDrafter(), FixedBudget(0))
         choices: dict[Kind, Choice] = {}
         if isinstance(budget, AdaptiveBudget):
@@ -85,7 +88,7 @@ class Chooser(Speculator):
         self._choices = Choices(
             choices,
             (count, self._looker.lookups if self._looker else ()),
-            labels_of(drafter),
+            [one.label for one in drafters],
             kept_states(target),
             (rule.name, budget.label),
         )
@@ -180,7 +183,7 @@ class Chooser(Speculator):
 
     def _unread(self, requests: Sequence[Request], number: int) -> int:
         """Return the tokens that a member must read before it drafts for them."""
-        if self.members[number].drafter.looks_up:
+        if self.members[number].looks_up:
             return 0
         total = 0
         for request in requests:
@@ -308,7 +311,7 @@ class Chooser(Speculator):
         request = sub_batch.batch.requests[row]
         entry = self._entries[request.id]
         unread = 0
-        if not member.drafter.looks_up:
+        if not member.looks_up:
             lag = len(request.tokens) - path - 1
             lag -= entry.by_member.get(number, 0)
             # the end may have cut what was accepted
@@ -317,7 +320,7 @@ class Chooser(Speculator):
         depth = sub_batch.depths[row]
         accepted = min(path, depth)
         expected = choice.expected(text, number, depth)
-        if self._looker and member.drafter.looks_up:
+        if self._looker and member.looks_up:
             self._looker.settle(request, number)
             tree = sub_batch.draft.trees[row]
             expected = sum(tree.probabilities) or expected
@@ -390,7 +393,7 @@ def _levels(sub_batch: SubBatch) -> int:
 
 def _looker(members: Sequence[Member]) -> Looker | None:
     """Return what looks drafts up, if a member does."""
-    if not any(member.drafter.looks_up for member in members):
+    if not any(member.looks_up for member in members):
         return None
     from foreword.engine.looking import Looker
 

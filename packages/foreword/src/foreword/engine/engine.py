@@ -17,6 +17,7 @@ from torch import Tensor
 
 from foreword.budget import AdaptiveBudget, DraftBudget
 from foreword.draft.base import Drafter
+from foreword.draft.ensemble.auto import AutoDrafter
 from foreword.engine.choosing import Chooser
 from foreword.engine.commit import commit
 from foreword.engine.kv_cache import KVCache
@@ -61,7 +62,7 @@ class Engine:
 
         Raises ModelError if the target cannot serve the drafter.
         """
-        if drafter.arms or isinstance(budget, AdaptiveBudget):
+        if isinstance(drafter, AutoDrafter) or isinstance(budget, AdaptiveBudget):
             return Chooser(self.target, drafter, rule, budget)
         return Speculator(self.target, drafter, rule, budget)
 

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from foreword.draft.base import Drafter
+from foreword.draft.none import NoDrafter
 from foreword.errors import named
 from foreword.types import Request
 
@@ -33,8 +35,9 @@ class Failures:
     pause give a RuntimeWarning; `Request.undrafted` keeps the reason.
     """
 
-    def __init__(self, missing: str | None) -> None:
-        """`missing`: why the engine has no drafter; then the pause does not end."""
+    def __init__(self, drafter: Drafter) -> None:
+        """The pause of a drafter that stands in for another does not end."""
+        missing = drafter.missing if isinstance(drafter, NoDrafter) else None
         self.last: str | None = missing
         """The last error of the drafter."""
         self._count = 0

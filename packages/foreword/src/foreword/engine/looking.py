@@ -58,9 +58,7 @@ class Looker:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        self.lookups = [
-            number for number, one in enumerate(members) if one.drafter.looks_up
-        ]
+        self.lookups = [one.number for one in members if one.looks_up]
         self._took = 0.0
         """Seconds of looking drafts up for a request."""
         self._looking = Allowance(LOOKING)
@@ -94,7 +92,9 @@ class Looker:
         """Whether nothing is looked up in the next round, of `plain` seconds."""
         if choice.guard.stops_lookups:
             return True
-        return not (self._pays(text, plain) or self._looking.covers(0.0))
+        if self._pays(text, plain):
+            return False
+        return not self._looking.covers(0.0)
 
     def _pays(self, text: Text, plain: float) -> bool:
         return text.gain * plain > self._took

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class _MemberFailures(Failures):
     """Failures of one drafter among several: the others go on with the request."""
 
-    def __init__(self, missing: str | None) -> None:
-        super().__init__(missing)
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
         self.off: set[int] = set()
         """Ids of the requests that this drafter is off for."""
 
@@ -42,9 +42,10 @@ class Member(Speculator):
         # noise that one member has computed serves the others
         self.draws = team.draws
         self.verifier = team.verifier
-        self.failures: _MemberFailures = _MemberFailures(drafter.missing)
+        self.failures: _MemberFailures = _MemberFailures(drafter)
         self.team = team
         self.number = number
+        self.looks_up = drafter.about.looks_up
         self.found: dict[int, DraftTree] = {}
         """By request: the draft of this round that was looked up."""
 
@@ -112,8 +113,9 @@ def budget_of(member: Drafter, budget: DraftBudget, *, alone: bool) -> DraftBudg
     """Return the budget of a member: drafts that are looked up are priced by what was
     found.
     """
-    if alone and not member.looks_up:
+    looks_up = member.about.looks_up
+    if alone and not looks_up:
         return budget
-    if isinstance(budget, AdaptiveBudget) and member.looks_up:
+    if isinstance(budget, AdaptiveBudget) and looks_up:
         return FixedBudget(DEPTHS)
     return budget.anew()

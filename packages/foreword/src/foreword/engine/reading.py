@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from foreword.budget.choice import Choice, Text
 from foreword.budget.estimates import DEPTHS
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword.types import Request
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ class Reader:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        self._models = [
-            number for number, one in enumerate(members) if not one.drafter.looks_up
-        ]
+        self._models = {
+            number: member.drafter
+            for number, member in enumerate(members)
+            if isinstance(member.drafter, ModelDrafter)
+        }
         self._reading = Allowance(READING)
 
     def save_up(self, took: float) -> None:
@@ -77,7 +80,7 @@ class Reader:
         """
         if choice.guard.stops_models:
             return
-        for number in self._models:
+        for number, drafter in self._models.items():
             member = self._members[number]
             behind = len(request.tokens) - max(read.get(number, 0), request.prompt)
             is_new = read.get(number, 0) <= request.prompt
@@ -86,7 +89,7 @@ class Reader:
                 or behind < (BLOCK if is_new else LARGEST)
                 or not member.rule.shares_noise
                 or member.failures.is_off(request)
-                or not member.drafter.rereads(request)
+                or not drafter.rereads(request)
             ):
                 continue
             unread = len(request.tokens) - read.get(number, 0)
@@ -96,7 +99,7 @@ class Reader:
             before = perf_counter()
             agrees: list[bool] = []
             with member.failures.contained(request):
-                agrees = member.drafter.reread(request, member.draws)
+                agrees = drafter.reread(request, member.draws)
             took = perf_counter() - before
             self._reading.spend(took)
             choice.guard.charge(took / plain)

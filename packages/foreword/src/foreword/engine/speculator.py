@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget import DraftBudget
+from foreword.budget import DraftBudget, StoppingBudget
 from foreword.budget.kept import KeptStates
 from foreword.draft.base import Drafter, first_chain
 from foreword.draft.check import checked
+from foreword.draft.none import NoDrafter
 from foreword.engine.failures import FAULTS, Failures
 from foreword.engine.scheduler import ScheduledRequest
 from foreword.engine.sub_batch import SubBatch
@@ -66,8 +67,9 @@ class Speculator:
             device=target.device,
         )
         self.verifier = Verifier(rule, self.draws)
-        self.failures = Failures(drafter.missing)
+        self.failures = Failures(drafter)
         self._empty: dict[int, Draft] = {}
+        self._stops = budget.stops if isinstance(budget, StoppingBudget) else None
         # most do nothing then, and a guarded call takes a microsecond of each round
         self._works_between = type(drafter).rest is not Drafter.rest
 
@@ -105,13 +107,12 @@ class Speculator:
         """
         before = perf_counter()
         requests = tuple(entry.request for entry in sub_batch.scheduled)
-        stops = self.budget.stops if self.budget.chains else None
         sub_batch.batch = batch = Batch(
             requests,
             self.draws,
             self._trees,
             context=self.target.context,
-            stops=stops,
+            stops=self._stops,
         )
         if sub_batch.drafting:
             sub_batch.budgets = [self._budget(batch, one, others) for one in requests]
@@ -134,10 +135,8 @@ class Speculator:
         sub_batch.clock.propose = perf_counter() - before
 
     def _draft(self, sub_batch: SubBatch) -> Draft:
-        # floor and pace take long to compute, so they are read only when something is
-        # drafted
-        (floor, expand), pace = self.budget.floors, self.budget.pace
-        batch = replace(sub_batch.batch, floor=floor, expand=expand, pace=pace)
+        # takes long, so only when something is drafted
+        batch = self.budget.priced(sub_batch.batch)
         try:
             draft = sub_batch.proposed = self._checked_draft(batch, sub_batch.budgets)
             # dropping a sampled token by its value would bias the output
@@ -189,9 +188,7 @@ class Speculator:
 
     @property
     def _trees(self) -> bool:
-        return (
-            self.rule.trees and self.target.mode is Mode.TREE and not self.budget.chains
-        )
+        return self.rule.trees and self.target.mode is Mode.TREE and self._stops is None
 
     def _no_draft(self, rows: int) -> Draft:
         if rows not in self._empty:
@@ -219,7 +216,7 @@ class Speculator:
         proposed = sub_batch.proposed
         if self.failures.is_off(request) or sub_batch.failed:
             return "failed"
-        if not self.drafter.proposes:
+        if isinstance(self.drafter, NoDrafter):
             return "method"
         if self.target.mode is Mode.PLAIN:
             return "target"

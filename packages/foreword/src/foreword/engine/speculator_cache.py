@@ -13,8 +13,16 @@ from foreword import bundled
 from foreword.budget import DraftBudget, FixedBudget, policy
 from foreword.draft import MethodSpec, check_seq2seq, resolved, spelled
 from foreword.draft import method as find_method
-from foreword.draft.base import Drafter, quantized
-from foreword.draft.ensemble.recipe import Loader, Sources, labelled, shipped, taker
+from foreword.draft.base import Drafter
+from foreword.draft.ensemble.recipe import (
+    Loader,
+    Sources,
+    labelled,
+    quantized,
+    shipped,
+    taker,
+)
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword.engine import Engine
 from foreword.engine.speculator import Speculator
 from foreword.errors import (
@@ -150,7 +158,8 @@ class SpeculatorCache:
         name = str(self._chosen(params.drafting).method)
         kind = find_method(name)
         if kind.about.takes.startswith((MODEL, HEAD)):
-            return self.load(params).result().anew()
+            drafter = self.load(params).result()
+            return drafter.anew() if isinstance(drafter, ModelDrafter) else drafter
         source = self._source(name, kind)
         loader = Loader(name, kind, Shared())
         return loader.load(source, self._target, self._tokenizer)
@@ -174,7 +183,7 @@ class SpeculatorCache:
     def _rule_for(self, chosen: DraftingOptions) -> Rule:
         return find_rule(
             str(chosen.rule),
-            draws=find_method(str(chosen.method)).draws,
+            draws=find_method(str(chosen.method)).about.draws,
             trees=self._target.mode is Mode.TREE,
         )
 
@@ -195,8 +204,7 @@ class SpeculatorCache:
         loader = Loader(name, kind, self._members, ready, fallback=fallback)
         try:
             source = self._source(name, kind)
-            drafter = loader.load(source, self._target, self._tokenizer)
-            return ready(drafter)
+            return loader.load(source, self._target, self._tokenizer)
         except (InvalidRequest, VocabularyMismatch):
             raise  # a wrong request must fail, not only warn
         except Exception as error:

@@ -84,7 +84,7 @@ def engine(
         target, record = held.enter_context(borrowed_model(model))
         rule = find_rule(
             drafting.rule or DEFAULT_RULE,
-            draws=kind.draws,
+            draws=kind.about.draws,
             trees=target.mode is Mode.TREE,
         )
         drafter = None

@@ -157,12 +157,12 @@ def play(
     if not used.shares_noise:
         by_rule = RuleOnText(session.target, known.text, used, known.checkable)
         used = by_rule.rule
-    elif not known.checkable and drafter.draws:
+    elif not known.checkable and drafter.about.draws:
         raise InvalidRequest(
             f"cannot replay with {method} under {rule_name}: another rule wrote the "
             "answer, so its noise is not known. Name that rule"
         )
-    sampled = by_rule is not None and drafter.draws and not params.greedy
+    sampled = by_rule is not None and drafter.about.draws and not params.greedy
     reread = needs_target(drafter) or sampled
     target = copy(session.target)
     if not reread:

@@ -38,10 +38,6 @@ class CannotMergeError(Exception):
     """Two schemas that no single one says together."""
 
 
-class TooManyStepsError(ValueError):
-    """A schema that unfolds too far."""
-
-
 @dataclass(slots=True)
 class Root:
     """The whole schema, in which references are looked up."""
@@ -50,10 +46,10 @@ class Root:
     steps: int = 0
 
     def step(self) -> None:
-        """Count a part. Raises TooManyStepsError beyond MOST_STEPS."""
+        """Count a part. Raises ValueError beyond MOST_STEPS."""
         self.steps += 1
         if self.steps > MOST_STEPS:
-            raise TooManyStepsError
+            raise ValueError("the schema unfolds too far")
 
 
 def rewritten(schema: Any) -> Any:

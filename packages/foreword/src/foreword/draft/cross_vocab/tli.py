@@ -259,11 +259,8 @@ class IntersectionDrafter(LanguageModelDrafter):
 
     def __init__(self, pair: VocabularyPair) -> None:
         super().__init__(translated(pair.model, pair.translation))
+        self.quantizable = None  # `load_pair` has quantized it
         self.vocabulary = pair.translation.shared[1]
-
-    @property
-    def quantizable(self) -> None:
-        """None: `load_pair` has quantized it."""
 
     @classmethod
     def load(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreword.draft.base import Drafter
 from foreword.draft.ensemble.joint import JointDrafter
 from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft
@@ -19,10 +18,6 @@ class AutoDrafter(JointDrafter):
 
     about = OWN_METHODS["auto"]
     fewest = 1  # plain decoding is the other choice
-
-    @property
-    def arms(self) -> tuple[Drafter, ...]:
-        return self.members
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         return self._first_nonempty(batch, nodes)

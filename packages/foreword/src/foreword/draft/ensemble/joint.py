@@ -12,7 +12,6 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.errors import InvalidRequest
-from foreword.model import Model
 from foreword.types import Batch, Draft, Request, Scores, Verdict
 
 
@@ -21,6 +20,8 @@ class JointDrafter(Drafter):
 
     fewest: ClassVar[int] = 2
     """Members that make sense."""
+    names: tuple[str, ...] = ()
+    """Names of the members' methods."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         """Take the members.
@@ -64,11 +65,6 @@ class JointDrafter(Drafter):
     def rest(self, took: float) -> None:
         for drafter in self.members:
             drafter.rest(took)
-
-    @property
-    def quantizable(self) -> Model | None:
-        models = (drafter.quantizable for drafter in self.members)
-        return next((model for model in models if model is not None), None)
 
     def release(self, request: Request) -> None:
         for drafter in self.members:

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from foreword import bundled
 from foreword.draft.base import Drafter, Source
+from foreword.draft.ensemble.joint import JointDrafter
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword.errors import InvalidRequest, VocabularyMismatch
 from foreword.model import HFModel, Model, Tokenizer
 from foreword.registry import HEAD, MODEL, Method
 from foreword.shared import Shared
-
-if TYPE_CHECKING:
-    from foreword.draft.ensemble.joint import JointDrafter
 
 Sources = Source | Mapping[str, Source]
 """One source, or one per member by its name."""
@@ -60,6 +59,18 @@ def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
     return bundled.head(taker(kind, name)) if needed else None
 
 
+def quantized(drafter: Drafter, target: Model) -> Drafter:
+    """Return the drafter, its draft model in int8; the target stays as it is."""
+    if isinstance(drafter, JointDrafter):
+        for member in drafter.members:
+            quantized(member, target)
+    if isinstance(drafter, ModelDrafter):
+        model = drafter.quantizable
+        if model is not None and model.hf is not target.hf:
+            model.quantize_int8()
+    return drafter
+
+
 def taker(kind: type[Drafter] | MethodSpec, name: str) -> str:
     """Return the method that takes the source of this one: itself, or a member."""
     return kind.taker if isinstance(kind, MethodSpec) else name
@@ -85,6 +96,7 @@ class MethodSpec:
             takes=next(filter(None, takes), ""),
             needs=any(one.needs for one in members),
             seq2seq=all(one.seq2seq for one in members),
+            draws=any(one.draws for one in members),
         )
 
     @property
@@ -97,10 +109,6 @@ class MethodSpec:
             ("", None),
         )
         return taker(part, name) if part else ""
-
-    @property
-    def draws(self) -> bool:
-        return any(part.draws for _, part in self.parts)
 
     def load(
         self,
@@ -117,7 +125,7 @@ class MethodSpec:
         the source; also raises what the members raise.
         """
         sources, loader = self._shared(source), loader or Loader("", self, Shared())
-        members, labels = [], []
+        members = []
         for name, part in self.parts:
             taken = sources.get(name)
             if isinstance(part, MethodSpec) and taken is None:
@@ -126,10 +134,9 @@ class MethodSpec:
                     taken = cast("Sources", {leaf: sources[leaf] for leaf in leaves})
             member = replace(loader, name=name, kind=part)
             members.append(member.load(taken, target, tokenizer))
-            labels.append(labelled(name, taken))
         joint = self.kind(members)
+        joint.label = " and ".join(member.label for member in members)
         joint.names = tuple(name for name, _ in self.parts)
-        joint.labels = tuple(labels)
         return joint
 
     @property
@@ -212,5 +219,5 @@ class Loader:
             warnings.warn(pair.notice, stacklevel=4)
             drafter = pairing.CrossVocabularyDrafter(pair)
         drafter = self.finish(drafter)
-        drafter.labels = drafter.labels or (labelled(self.name, source),)
+        drafter.label = labelled(self.name, source)
         return drafter

@@ -25,7 +25,6 @@ class NgramDrafter(Drafter):
     """
 
     about = OWN_METHODS["ngram"]
-    looks_up = True
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
         """Look for n-grams of `max_ngram` down to `min_ngram` tokens.
@@ -53,7 +52,8 @@ class NgramDrafter(Drafter):
             return []
         index = self._indexes.get(request.id)
         if index is None:
-            index = self._indexes[request.id] = NgramIndex(self._sizes)
+            index = NgramIndex(self._sizes)
+            self._indexes[request.id] = index
         tokens = request.copyable
         index.read(tokens)
         start = index.find(tokens)

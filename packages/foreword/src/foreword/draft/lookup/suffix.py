@@ -178,7 +178,6 @@ class SuffixDrafter(Drafter):
     """
 
     about = OWN_METHODS["suffix"]
-    looks_up = True
 
     def __init__(
         self,
@@ -289,7 +288,8 @@ class SuffixDrafter(Drafter):
         text = self._texts.setdefault(request.id, _Text())
         tokens = request.copyable
         text.read(tokens)
-        past, context = self.archive[request.params.tenant], tokens[-SIZES[0] :]
+        past = self.archive[request.params.tenant]
+        context = tokens[-SIZES[0] :]
         length = min(budget, batch.reach(request))
         greedy = request.params.greedy
         text.counts = self._count(text.index, past, context, length, greedy=greedy)

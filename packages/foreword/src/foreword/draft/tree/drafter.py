@@ -22,7 +22,8 @@ from foreword.draft.tree.coupled import (
     SHARPER,
     CoupledTree,
 )
-from foreword.model import Mode, Read
+from foreword.model import Mode, Model, Read
+from foreword.registry import Method
 from foreword.sampling.draw import draw
 from foreword.sampling.logits import weights
 from foreword.sampling.noise import gumbel
@@ -68,9 +69,11 @@ class ModelDrafter(Drafter):
     node, level by level.
     """
 
-    draws = True
+    about = Method(draws=True)
     deep: int = DEEP
     """Most levels."""
+    quantizable: Model | None = None
+    """The draft model, if it may be quantized to int8."""
 
     def __init__(self, draft_model: DraftModel) -> None:
         self.draft_model = draft_model
@@ -78,6 +81,7 @@ class ModelDrafter(Drafter):
         self._coupled: dict[int, CoupledTree] = {}
 
     def anew(self) -> ModelDrafter:
+        """Return a drafter with the same model that has learnt from no text."""
         twin = copy(self)
         twin.calibration = Calibration()
         vars(twin).pop("_shapes", None)
@@ -148,10 +152,15 @@ class ModelDrafter(Drafter):
         self._coupled.pop(request.id, None)
 
     def rereads(self, request: Request) -> bool:
+        """Whether `reread` can score it on this request."""
         room = self.draft_model.context - len(request.tokens)
         return room > 0 and not request.params.reads_path
 
     def reread(self, request: Request, noise: NoiseSource) -> list[bool]:
+        """Read what others wrote since the last draft; return for each token of the
+        answer among it, after the first, whether this drafter would have drafted it
+        after the text before it.
+        """
         read = self.prefill(request)
         count = min(len(read.tokens) - 1, len(request.tokens) - request.prompt)
         # row i is followed by the token after its own
