@@ -53,8 +53,10 @@ class Matrices:
         """Pack a matrix [outputs, depth], bfloat16; return its address."""
         weight = weight.detach().contiguous()
         outputs, depth = room(len(weight)), weight.shape[1]
-        packed = self.empty(weight.itemsize * outputs * depth, outputs)
-        packed = packed.view(weight.dtype).view(outputs, depth)
+        size = weight.itemsize * outputs * depth
+        memory = self.empty(size, outputs)
+        packed = memory.view(weight.dtype)
+        packed = packed.view(outputs, depth)
         if not weight.is_meta:  # else it comes from a file
             self.library.foreword_pack(
                 weight.data_ptr(), packed.data_ptr(), *weight.shape
@@ -72,7 +74,9 @@ class Matrices:
         """
         memory = self._pages.empty((size,), torch.uint8)
         if nodes.divide() > 1 and self._pages.folder is None:
-            self.library.foreword_touch(memory.data_ptr(), size, outputs, threads())
+            address = memory.data_ptr()
+            count = threads()
+            self.library.foreword_touch(address, size, outputs, count)
         return memory
 
     def is_apart(self, tensor: Tensor) -> bool:

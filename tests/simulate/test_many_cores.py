@@ -7,7 +7,7 @@ from recipes import many_cores
 
 from foreword_lab.simulate.costs import ReplicaCosts
 
-PAGE = Path(__file__).parents[1] / "docs/notes/measured/many-cores.md"
+PAGE = Path(__file__).parents[2] / "docs/notes/measured/many-cores.md"
 TOKEN = 1000 / 30.6
 """Milliseconds of a token of the 1.5B in Q4_K_M, measured on two cores."""
 

@@ -1,5 +1,5 @@
 /* Threads do the chunks of thousands of phases in groups, and each phase reads what the one before wrote; prints what
- * test_cores.py compares. Arguments: threads, threads of a group, phases. */
+ * test_nodes.py compares. Arguments: threads, threads of a group, phases. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
