@@ -3,7 +3,6 @@ depends on the others.
 """
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import pytest
@@ -19,7 +18,12 @@ from grids import NEEDS_C
 
 pytestmark = NEEDS_C
 OUTPUTS, DEPTH, ROWS = 48, 1024, 37
-empty = partial(torch.empty, dtype=torch.uint8)
+
+
+def empty(size: int, _: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
 KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")
 
 

@@ -4,14 +4,16 @@
 #include <threads.h>
 
 static void rest(Worker *w, int64_t chunks) {
-    for (int64_t chunk; (chunk = claim(w, chunks)) >= 0; finished(w)) printf("%d ", (int)chunk);
+    for (int64_t chunk; (chunk = claim(w, chunks)) >= 0;) printf("%d ", (int)chunk);
     printf("\n");
 }
 
 int main(void) {
     Share share[3] = {0};
-    Phase phase[2] = {0};
-    Worker first = {share, phase, 0, 3}, second = {share, phase, 1, 3}, late = {share, phase, 2, 3};
+    Meeting meeting[2] = {0};
+    const int node[] = {0, 3};
+    Worker first = {share, meeting, node, 0, 3, 0, 1}, second = first, late = first;
+    second.me = 1, late.me = 2;
     rest(&first, 7);
     wait(&first, 7);
     rest(&second, 7);

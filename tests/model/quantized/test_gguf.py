@@ -3,7 +3,6 @@ package gguf, bit for bit.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import gguf
 import numpy as np
@@ -17,7 +16,10 @@ from foreword.model.quantized.gguf import FLOATS, KINDS, coded
 from foreword.native import forward
 
 ROWS, DEPTH = 24, 512
-empty = partial(torch.empty, dtype=torch.uint8)
+
+
+def empty(size: int, _: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
 
 
 def blocks(kind: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from pathlib import Path
 from foreword.errors import InvalidRequest
 from foreword.native import cgroups
 from foreword.native.cpu import cores
+from foreword.native.nodes import by_node
 
 Nodes = Mapping[int, list[int]]
 """Processors of each NUMA node, siblings of a core side by side."""
@@ -154,14 +155,8 @@ def _nodes(cpus: list[int]) -> dict[int, list[int]]:
     """Return the processors of each NUMA node that has any, siblings of a core side by
     side.
     """
-    nodes = {}
-    for folder in cgroups.NODES.glob("node[0-9]*"):
-        text = (folder / "cpulist").read_text().strip()
-        ids = [cpu for cpu in _numbers(text) if cpu in cpus]
-        if ids:
-            node = int(folder.name.removeprefix("node"))
-            nodes[node] = sorted(ids, key=_core)
-    return dict(sorted(nodes.items())) or {0: cpus}
+    nodes = {node: sorted(ids, key=_core) for node, ids in by_node(cpus).items()}
+    return nodes or {0: cpus}
 
 
 def _core(cpu: int) -> tuple[int, int, int]:
@@ -174,15 +169,6 @@ def _topology(cpu: int, part: str) -> int:
         return int(Path(CORE.format(cpu=cpu, part=part)).read_text())
     except (OSError, ValueError):
         return cpu
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the numbers of a list of Linux, such as "0-3,8"."""
-    numbers: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

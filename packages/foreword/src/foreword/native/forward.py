@@ -178,6 +178,8 @@ _MIRRORS = {
 """Classes by the name of their structure in C."""
 _FUNCTIONS = {
     "forward": "ppi",
+    "nodes": "iplp",
+    "touch": "plli",
     "grow": "ppppi",
     "pack": "ppll",
     "coded_bytes": "lli:l",

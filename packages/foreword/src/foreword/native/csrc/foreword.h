@@ -119,8 +119,10 @@ typedef struct {
     float *value;
 } CoupledTree;
 
-/* forward.c: one forward; bytes of a factor; packing of weights. */
+/* forward.c: one forward; NUMA nodes; bytes of a factor; packing of weights. */
 void foreword_forward(const Model *m, const Forward *f, int threads);
+void foreword_nodes(int count, const int32_t *threads, int64_t processors, const int32_t *node);
+void foreword_touch(void *to, int64_t bytes, int64_t outputs, int threads);
 int foreword_factor_bytes(void);
 void foreword_pack(const bf16 *from, bf16 *to, int64_t outputs, int64_t depth);
 void foreword_write(const Model *m, int64_t layer, bf16 *const *page, const int64_t *pages,

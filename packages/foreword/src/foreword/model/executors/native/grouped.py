@@ -31,14 +31,15 @@ FOURS = {4: 2, 5: 8, 6: 4}
 """Fours of depths whose codes are stored together, by bits of a code."""
 
 
-Empty = Callable[[int], Tensor]
-"""Returns memory for so many bytes: new memory costs more than what is written to it,
-so that a large matrix is packed at its place."""
+Empty = Callable[[int, int], Tensor]
+"""Returns memory for so many bytes and outputs: new memory costs more than what is
+written to it, so that a large matrix is packed at its place."""
 
 
 def placed(matrix: Tensor, empty: Empty) -> Tensor:
-    """Return a copy of a packed matrix in such memory."""
-    return empty(matrix.numel()).copy_(matrix)
+    """Return a copy of a packed matrix in groups in such memory."""
+    strips = (matrix.numel() - HEADER) // _header(matrix).strip
+    return empty(matrix.numel(), LANES * strips).copy_(matrix)
 
 
 def packed_parts(
@@ -101,7 +102,7 @@ def _by_strips(
     header = _header(sample)
     header.matrix = HEADER + strips * header.strip
     kind = _kind(pieces[0], header)
-    whole = empty(header.matrix)
+    whole = empty(header.matrix, LANES * strips)
     whole[:HEADER] = torch.frombuffer(bytearray(bytes(header)), dtype=torch.uint8)
     strip = header.strip
     places = whole[HEADER:].view(-1, 1 + in_turns, strip).transpose(0, 1)
@@ -205,7 +206,8 @@ def whole(
     """Return the bytes of a packed matrix of bfloat16, behind the header of one without
     groups.
     """
-    return placed(_headed(forward.Grouped(16), matrix.view(torch.uint8)), empty)
+    block = _headed(forward.Grouped(16), matrix.view(torch.uint8))
+    return empty(block.numel(), len(matrix)).copy_(block)
 
 
 def _headed(header: forward.Grouped, body: Tensor) -> UInt8[Tensor, "bytes"]:

@@ -16,8 +16,9 @@ from foreword.model.executors.native.layout import (
     room,
     vectors,
 )
-from foreword.native import forward
+from foreword.native import forward, nodes
 from foreword.native.huge_pages import BLOCK, Pages
+from foreword.native.openmp import threads
 
 BESIDE = ("head", "join")
 """Matrices of a model that are in no layer."""
@@ -51,7 +52,11 @@ class Matrices:
     def pack(self, weight: Tensor) -> int:
         """Pack a matrix [outputs, depth], bfloat16; return its address."""
         weight = weight.detach().contiguous()
-        packed = self._pages.empty((room(len(weight)), weight.shape[1]), weight.dtype)
+        outputs, depth = room(len(weight)), weight.shape[1]
+        size = weight.itemsize * outputs * depth
+        memory = self.empty(size, outputs)
+        packed = memory.view(weight.dtype)
+        packed = packed.view(outputs, depth)
         if not weight.is_meta:  # else it comes from a file
             self.library.foreword_pack(
                 weight.data_ptr(), packed.data_ptr(), *weight.shape
@@ -63,9 +68,16 @@ class Matrices:
         self.held.append(tensor.contiguous())
         return self.held[-1].data_ptr()
 
-    def empty(self, size: int) -> Tensor:
-        """Return memory for so many bytes, which `keep` holds."""
-        return self._pages.empty((size,), torch.uint8)
+    def empty(self, size: int, outputs: int) -> Tensor:
+        """Return memory for so many bytes of a matrix, which `keep` holds. With several
+        NUMA nodes, a page lies on the node of the thread that reads its outputs.
+        """
+        memory = self._pages.empty((size,), torch.uint8)
+        if nodes.divide() > 1 and self._pages.folder is None:
+            address = memory.data_ptr()
+            count = threads()
+            self.library.foreword_touch(address, size, outputs, count)
+        return memory
 
     def is_apart(self, tensor: Tensor) -> bool:
         """Return whether a tensor may stay when others go: it shares no memory."""
@@ -131,7 +143,7 @@ class Matrices:
 
             return self.keep(grouped.whole(packed, self.empty))
         size = self.library.foreword_coded_bytes(*packed.shape, coding)
-        codes = self._pages.empty((size,), torch.uint8).zero_()
+        codes = self.empty(size, len(packed)).zero_()
         self.library.foreword_quantize(
             packed.data_ptr(), codes.data_ptr(), *packed.shape, coding
         )

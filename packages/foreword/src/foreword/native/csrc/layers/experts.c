@@ -89,7 +89,7 @@ INTERNAL void expert_products(const Model *m, const Routing *a, const Product *o
     int64_t count = 0;
     Matrices registers;
     begin_product(&registers);
-    for (int64_t chunk; (chunk = claim(w, chunks)) >= 0; finished(w)) {
+    for (int64_t chunk; (chunk = claim(w, chunks)) >= 0;) {
         if (count == 0) count = products_of(m->experts, a, one, each);
         for (int64_t pair = count * pairs * chunk / chunks;
              pair < count * pairs * (chunk + 1) / chunks; pair++) {

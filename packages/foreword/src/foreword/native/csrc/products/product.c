@@ -69,7 +69,7 @@ INTERNAL int64_t band_of(const Product *p) {
 static Dealt dealt(const Product *p, int threads) {
     Dealt s = {.panels = parts_of(p->outputs, PANEL), .band = band_of(p)};
     const int64_t side = side_of(p), turns = parts_of(s.panels, side);
-    int64_t size = threads == 1 ? turns : at_least(parts_of(turns, CHUNKS * threads), 2 / side);
+    int64_t size = turns_of_chunk(turns, side, threads);
     if (p->rows > s.band)
         size = at_most(size, OWN / (PANEL * p->depth * (int64_t)sizeof(bf16)) + 1);
     s.size = size * side, s.chunks = parts_of(turns, size);
@@ -82,7 +82,7 @@ INTERNAL void product(const Product *given, Worker *w) {
     const int64_t side = side_of(p);
     Matrices m;
     begin_product(&m);
-    for (int64_t chunk = claim(w, s.chunks); chunk >= 0; finished(w)) {
+    for (int64_t chunk = claim(w, s.chunks); chunk >= 0;) {
         const int64_t from = chunk * s.size, to = at_most(from + s.size, s.panels);
         for (int64_t row = 0, last; row < p->rows; row = last) {
             last = at_most(row + s.band, p->rows);

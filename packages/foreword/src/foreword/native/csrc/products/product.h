@@ -104,6 +104,11 @@ INTERNAL void quantize_for(const void *matrix, int64_t coding, factor *x, int64_
 /* Multiply, with all threads of the forward. */
 INTERNAL void product(const Product *given, Worker *w);
 
+/* Turns of a chunk, each of `side` panels; two panels at least, so that one prefetches the next. */
+static inline int64_t turns_of_chunk(int64_t turns, int64_t side, int threads) {
+    return threads == 1 ? turns : at_least(parts_of(turns, CHUNKS * threads), 2 / side);
+}
+
 /* Panels multiplied together, rows multiplied together, and where a panel starts. */
 static inline int64_t side_of(const Product *p) { return p->rows <= p->by->pair ? 2 : 1; }
 INTERNAL int64_t band_of(const Product *p);
