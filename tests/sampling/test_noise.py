@@ -82,6 +82,8 @@ def test_row_does_not_depend_on_the_batch():
     together = gumbel(keys, 1001, depths=depths, rounds=rounds)
     places = dict(depths=depths, rounds=rounds, lanes=[4, 3, 2, 1])
     drawn = uniform(keys, stream=Stream.ACCEPT, **places)
+    many = {name: 5 * numbers for name, numbers in places.items()}
+    assert torch.equal(uniform(5 * keys, stream=Stream.ACCEPT, **many)[:4], drawn)
     for row, key in enumerate(keys):
         used = {"depths": [depths[row]], "rounds": [rounds[row]]}
         assert torch.equal(gumbel([key], 1001, **used)[0], together[row])

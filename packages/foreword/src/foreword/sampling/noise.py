@@ -7,6 +7,7 @@ every device and in every batch.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,14 +15,15 @@ from torch import Tensor
 
 from foreword.native import sampling
 
-Words = tuple[Tensor, Tensor, Tensor, Tensor]
+Word = TypeVar("Word", int, Tensor)
+Words = tuple[Word, Word, Word, Word]
 
 _MASK, _MASK_64 = 0xFFFFFFFF, 2**64 - 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _FEW = 16
-"""Tokens. Up to this many, Python is faster than a call of C."""
+"""Tokens or numbers. Up to this many, Python is faster than calls of C or torch."""
 _STREAMS = 16
 """Stream ids per lane in their counter word; the bits above hold the lane of Gumbel
 noise.
@@ -41,12 +43,12 @@ class Stream(IntEnum):
     """The token that follows the accepted path."""
 
 
-def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
+def philox(counter: Words[Word], key: tuple[Word, Word]) -> Words[Word]:
     """Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
     section 4).
 
-    `counter` and `key` are Int64 tensors holding 32-bit words; any shapes that
-    broadcast. Returns four Int64 tensors of 32-bit words. Words shared by a row or a
+    `counter` and `key` are integers, or Int64 tensors that hold 32-bit words; any
+    shapes that broadcast. Returns four words likewise. Words shared by a row or a
     column stay small until the rounds mix them, which saves two rounds of ten.
     """
     c0, c1, c2, c3 = counter
@@ -177,12 +179,24 @@ def uniform(
     Lanes give several numbers for one (key, depth, round); the lane uses the token's
     word of the counter.
     """
-    lane = _column([0] * len(keys) if lanes is None else lanes, device)
+    zeros = [0] * len(keys)
+    depths, rounds, lanes = depths or zeros, rounds or zeros, lanes or zeros
+    if len(keys) <= _FEW and torch.device(device or "cpu").type == "cpu":
+        places = zip(keys, depths, rounds, lanes, strict=True)
+        numbers = [_number(*place, stream) for place in places]
+        return torch.tensor(numbers, dtype=torch.float64)
+    lane = _column(lanes, device)
     streams = _streams(stream, None, len(keys))
     words = torch.cat(
         _words(keys, lane // 4, streams=streams, depths=depths, rounds=rounds), dim=1
     )
     return _unit_(words.gather(1, lane % 4).double()).squeeze(1)
+
+
+def _number(key: int, depth: int, round_: int, lane: int, stream: int) -> float:
+    """Return one number of `uniform`."""
+    words = philox((lane // 4, depth, stream, round_), (key & _MASK, key >> 32))
+    return (words[lane % 4] + 0.5) * 2.0**-32
 
 
 def _streams(stream: Stream, lanes: Sequence[int] | None, rows: int) -> list[int]:
@@ -199,7 +213,7 @@ def _words(
     streams: Sequence[int],
     depths: Sequence[int] | None,
     rounds: Sequence[int] | None,
-) -> Words:
+) -> Words[Tensor]:
     """Return the four output words of each (row, quad of tokens), Int64
     [rows, quads].
     """
