@@ -180,9 +180,9 @@ def uniform(
     word of the counter.
     """
     zeros = [0] * len(keys)
-    depths, rounds, lanes = depths or zeros, rounds or zeros, lanes or zeros
+    lanes = lanes or zeros
     if len(keys) <= _FEW and torch.device(device or "cpu").type == "cpu":
-        places = zip(keys, depths, rounds, lanes, strict=True)
+        places = zip(keys, depths or zeros, rounds or zeros, lanes, strict=True)
         numbers = [_number(*place, stream) for place in places]
         return torch.tensor(numbers, dtype=torch.float64)
     lane = _column(lanes, device)
