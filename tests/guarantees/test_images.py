@@ -2,17 +2,16 @@
 batches change no token.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.chats.prompts import ids_of
-from foreword.model import Mode, Model
-from foreword.model.kv.prefixes import PAGE
+from foreword.model import Mode
 from grids import grid
-from tiny_vision import chats, filler, folder, picture, said
+from tiny_vision import chats, picture, said, together
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
 QUICK = ("qwen2-vl", "llava", "gemma3")
@@ -27,15 +26,8 @@ DRAFTED = (("qwen2-vl", "lm"), ("llava", "predicted"), ("gemma3", "layers"))
 NEW = 16
 
 
-@cache
-def target(name: str) -> Model:
-    return Model.load(folder(name), dtype="float32")
-
-
-def fresh(name: str, method: str = "none", **options) -> LLM:
-    """An LLM whose target keeps no text of earlier ones."""
-    target(name).backend.pool.prefixes.clear()
-    return LLM(target(name), method=method, **options)
+target = partial(tiny_vision.loaded, dtype="float32")
+fresh = partial(tiny_vision.fresh, dtype="float32")
 
 
 @cache
@@ -48,10 +40,6 @@ def wanted(name: str) -> list[list[int]]:
         out = model.generate(**inputs, do_sample=False, max_new_tokens=NEW)
         texts.append(out[0, inputs["input_ids"].shape[1] :].tolist())
     return texts
-
-
-def together(llm: LLM, params) -> list:
-    return llm.generate([llm.render(chat) for chat in chats()], params)
 
 
 def greedy(**more) -> SamplingParams:
@@ -116,38 +104,12 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method):
 
 @pytest.mark.parametrize("name", SOME)
 def test_only_equal_images_share_pages(name):
-    llm = fresh(name)
-    one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
-    asked = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
-    before = filler(llm, one, 14)
-    ids = llm.render(before + one)
-    placeholder = ids.tokens.index(ids.placeholder)
-    assert placeholder % PAGE == PAGE - 14
-    assert ids.tokens == llm.render(before + other).tokens
-    alone = llm.chat(before + other, asked)
-    llm = fresh(name)
-    first = llm.chat(before + one, asked)
-    second, again = llm.chat(before + other, asked), llm.chat(before + one, asked)
-    assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
-    assert again.logprobs == first.logprobs
-    assert second.stats.cached == placeholder // PAGE * PAGE > 0
-    assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
+    tiny_vision.check_pages(lambda: fresh(name))
 
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "gemma3"])
 def test_preempted_text_is_read_again_with_its_images(name):
-    llm = fresh(name)
-    request = llm.session.prepare(llm.render(chats()[0]), greedy())[0]
-    llm.session.begin(request)
-    for _ in range(5):
-        llm.session.advance()
-    assert len(request.pending) == 1
-    llm.engine._cache.give_up(llm.engine.scheduler.preempt())
-    target(name).backend.pool.prefixes.clear()
-    assert len(request.pending) == len(request.tokens) > request.prompt
-    while not llm.engine.idle:
-        llm.session.advance()
-    assert request.tokens[request.prompt :] == wanted(name)[0]
+    assert tiny_vision.preempted(fresh(name), greedy()) == wanted(name)[0]
 
 
 def test_a_prompt_of_text_names_its_images():

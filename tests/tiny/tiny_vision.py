@@ -20,6 +20,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from asking import assistant, part, user
 from folders import kept
+from foreword import LLM, Completion, SamplingParams
+from foreword.model import Model
 from foreword.model.kv.prefixes import PAGE
 from tiny_models import disturb, of_bytes
 from tiny_sizes import FULL, NO_ENDS, SLIDING, sizes
@@ -430,3 +432,62 @@ def filler(llm: Any, chat: list[dict[str, Any]], room: int) -> list[dict[str, An
     prompt = llm.render(chat)
     start = prompt.tokens.index(prompt.placeholder) + len("<user>") + len(text)
     return [user(text + "." * ((PAGE - room - start) % PAGE))]
+
+
+@cache
+def loaded(name: str, dtype: str) -> Model:
+    """Return a saved family as a target."""
+    return Model.load(folder(name), dtype=dtype)
+
+
+def fresh(name: str, method: str = "none", *, dtype: str, **options: Any) -> LLM:
+    """Return an LLM whose target keeps no text of earlier ones."""
+    target = loaded(name, dtype)
+    target.backend.pool.prefixes.clear()
+    return LLM(target, method=method, **options)
+
+
+def together(llm: LLM, params: Any) -> list[Completion]:
+    """Return the answers to all chats, in one batch."""
+    return llm.generate([llm.render(chat) for chat in chats()], params)
+
+
+def check_pages(make: Callable[[], LLM], *, keeps_states: bool = False) -> None:
+    """Check that only equal images share pages; with states, which are kept at the end
+    of a text, nothing is shared before that.
+    """
+    llm = make()
+    one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
+    before = filler(llm, one, 14)
+    ids = llm.render(before + one)
+    placeholder = ids.tokens.index(ids.placeholder)
+    assert placeholder % PAGE == PAGE - 14
+    assert ids.tokens == llm.render(before + other).tokens
+    alone = llm.chat(before + other, params)
+    llm = make()
+    first = llm.chat(before + one, params)
+    second, again = llm.chat(before + other, params), llm.chat(before + one, params)
+    assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
+    assert again.logprobs == first.logprobs
+    pages = 0 if keeps_states else placeholder // PAGE
+    assert second.stats.cached == pages * PAGE
+    assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
+    assert keeps_states or pages > 0
+
+
+def preempted(llm: LLM, params: SamplingParams) -> list[int]:
+    """Return the answer to the first chat, which gives way after some rounds and is
+    read again as a whole.
+    """
+    request = llm.session.prepare(llm.render(chats()[0]), params)[0]
+    llm.session.begin(request)
+    for _ in range(5):
+        llm.session.advance()
+    assert len(request.pending) == 1
+    llm.engine._cache.give_up(llm.engine.scheduler.preempt())
+    llm.target.backend.pool.prefixes.clear()
+    assert len(request.pending) == len(request.tokens) > request.prompt
+    while not llm.engine.idle:
+        llm.session.advance()
+    return request.tokens[request.prompt :]

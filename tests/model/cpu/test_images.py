@@ -6,7 +6,7 @@ In bfloat16, on a CPU; text on the other backends is that of transformers
 """
 
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 import pytest
 import torch
@@ -19,11 +19,10 @@ from foreword.draft.self_speculative.base import SPARE
 from foreword.model import Model, Read
 from foreword.model.executors.native.rotary import joined
 from foreword.model.executors.registry import NATIVE
-from foreword.model.kv.prefixes import PAGE
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.view import view
 from foreword.native.forward import reason
-from tiny_vision import chats, filler, folder, picture, said
+from tiny_vision import chats, folder, picture, said, together
 
 pytestmark = pytest.mark.skipif(
     reason() is not None, reason=f"no native backend here: {reason()}"
@@ -44,15 +43,8 @@ AFTER = [40, 50, 60, 70, 80, 90]
 """Tokens read after a prompt."""
 
 
-@cache
-def target(name: str) -> Model:
-    return Model.load(folder(name), dtype="bfloat16")
-
-
-def fresh(name: str, method: str = "none", **options) -> LLM:
-    """An LLM whose target keeps no text of earlier ones."""
-    target(name).backend.pool.prefixes.clear()
-    return LLM(target(name), method=method, **options)
+target = partial(tiny_vision.loaded, dtype="bfloat16")
+fresh = partial(tiny_vision.fresh, dtype="bfloat16")
 
 
 def asked(**more) -> list[SamplingParams]:
@@ -60,10 +52,6 @@ def asked(**more) -> list[SamplingParams]:
     heats = (0, 0.8, 0.3, 0, 0.5)
     shared = dict(seed=7, max_tokens=NEW, **more)
     return [SamplingParams(temperature=heat, **shared) for heat in heats]
-
-
-def together(llm: LLM, params) -> list:
-    return llm.generate([llm.render(chat) for chat in chats()], params)
 
 
 @cache
@@ -184,38 +172,14 @@ def test_drafts_change_no_token(name, method):
 
 @pytest.mark.parametrize("name", SOME)
 def test_only_equal_images_share_pages(name):
-    llm = fresh(name)
-    one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
-    params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
-    before = filler(llm, one, 14)
-    ids = llm.render(before + one)
-    placeholder = ids.tokens.index(ids.placeholder)
-    alone = llm.chat(before + other, params)
-    llm = fresh(name)
-    first = llm.chat(before + one, params)
-    second, again = llm.chat(before + other, params), llm.chat(before + one, params)
-    assert second.logprobs == alone.logprobs != first.logprobs  # of every bit
-    assert again.logprobs == first.logprobs
-    # a state is kept at the end
-    pages = 0 if name in RECURRENT else placeholder // PAGE
-    assert second.stats.cached == pages * PAGE
-    assert again.stats.cached == (len(ids) - 1) // PAGE * PAGE > second.stats.cached
+    tiny_vision.check_pages(lambda: fresh(name), keeps_states=name in RECURRENT)
 
 
 @pytest.mark.parametrize(
     "name", ["tied", "gemma3", *(name for name in RECURRENT if name in FAMILIES)]
 )
 def test_preempted_text_is_read_again_with_images(name):
-    llm = fresh(name)
-    sequence = llm.session.prepare(llm.render(chats()[0]), asked()[0])[0]
-    llm.session.begin(sequence)
-    for _ in range(5):
-        llm.session.advance()
-    llm.engine._cache.give_up(llm.engine.scheduler.preempt())
-    target(name).backend.pool.prefixes.clear()
-    while not llm.engine.idle:
-        llm.session.advance()
-    assert sequence.tokens[sequence.prompt :] == plain(name)[0]
+    assert tiny_vision.preempted(fresh(name), asked()[0]) == plain(name)[0]
 
 
 @pytest.mark.parametrize("name", [name for name in RECURRENT if name in FAMILIES])

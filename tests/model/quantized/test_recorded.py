@@ -1,4 +1,4 @@
-"""Checkpoints that the library of each method wrote (record.py) are read as that
+"""Checkpoints that the library of each method wrote (README.md) are read as that
 library reads them.
 """
 

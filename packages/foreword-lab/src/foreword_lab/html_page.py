@@ -1,7 +1,5 @@
 """Self-contained HTML files, without scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path

@@ -2,8 +2,6 @@
 parts, counts and times.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, time

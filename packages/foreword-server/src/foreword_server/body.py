@@ -1,7 +1,5 @@
 """Request bodies: read within time and size limits, then parsed in a worker thread."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import reprlib

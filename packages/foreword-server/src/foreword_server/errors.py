@@ -1,7 +1,5 @@
 """Errors of HTTP requests, in the shape of each dialect and without local folders."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a server's process and its middleware know of whatever takes requests."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

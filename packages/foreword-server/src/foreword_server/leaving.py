@@ -1,7 +1,5 @@
 """Runs work of a request in a thread, and has it end when the client leaves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor

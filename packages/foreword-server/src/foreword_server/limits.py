@@ -1,7 +1,5 @@
 """Limits of a server: the bounded queue, and the concurrency and rate of one key."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Server log: one line a request on stderr, text or JSON; prompts only on request."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

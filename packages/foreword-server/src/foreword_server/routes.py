@@ -1,7 +1,5 @@
 """Table of a server's routes, and which route a request takes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

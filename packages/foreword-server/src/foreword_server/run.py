@@ -1,7 +1,5 @@
 """Process of a server: uvicorn around the application, readiness, drain on SIGTERM."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Settings of a server, and the checks that need no model."""
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import re

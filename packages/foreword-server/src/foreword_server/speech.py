@@ -2,8 +2,6 @@
 `/v1/audio/translations`.
 """
 
-from __future__ import annotations
-
 import reprlib
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace

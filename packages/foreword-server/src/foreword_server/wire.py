@@ -1,7 +1,5 @@
 """JSON responses and server-sent events."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

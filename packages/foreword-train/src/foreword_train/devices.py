@@ -2,8 +2,6 @@
 accelerate.
 """
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec

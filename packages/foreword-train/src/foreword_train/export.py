@@ -2,8 +2,6 @@
 folder appears.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass

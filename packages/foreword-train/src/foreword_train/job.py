@@ -2,8 +2,6 @@
 draft and its report.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Training log as JSON lines, cut back to the last checkpoint when a run resumes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

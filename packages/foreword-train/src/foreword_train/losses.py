@@ -5,8 +5,6 @@ Every loss takes raw logits of both, [..., vocab], and returns one number for ea
 position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

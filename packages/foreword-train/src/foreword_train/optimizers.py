@@ -2,8 +2,6 @@
 rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

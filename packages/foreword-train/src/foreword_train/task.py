@@ -1,7 +1,5 @@
 """Training context, and the base of every task."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Speculative decoding for language models: the target model's exact output, faster."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -4,8 +4,6 @@ Other packages add names through entry points, and a process adds its own by ass
 `METHODS["echo"] = EchoDrafter`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from difflib import get_close_matches
 from functools import cache

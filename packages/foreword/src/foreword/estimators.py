@@ -2,8 +2,6 @@
 share of a round that reads prompts.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 from foreword.extend import METHODS, Drafter, Method, chosen
 """
 
-from __future__ import annotations
-
 from foreword.budget.base import DraftBudget, Measure, RoundResult, StoppingBudget
 from foreword.draft.base import Drafter, Source, chosen
 from foreword.draft.tree.drafter import ModelDrafter

@@ -2,8 +2,6 @@
 and the names of files in parts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Notices of work that takes seconds, for commands that show progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 

@@ -5,8 +5,6 @@ Plain data. Nothing is imported but on first use, not even for types, so the com
 line knows every name at once (`entries.Registry`), and methods may import this module.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

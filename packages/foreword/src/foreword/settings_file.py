@@ -2,8 +2,6 @@
 the server where the caller says nothing.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Figures of a benchmark over the rounds after the prompt was read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """A target and its drafter, named by options and loaded to be measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword import bundled

@@ -1,7 +1,5 @@
 """Plot of a report: speed-up over plain decoding, with intervals. Needs matplotlib."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from matplotlib.axes import Axes

@@ -2,8 +2,6 @@
 is excluded from then on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from time import sleep
 from typing import TypeVar

@@ -2,8 +2,6 @@
 draft model and the remainder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import itemgetter
 from typing import TypeAlias

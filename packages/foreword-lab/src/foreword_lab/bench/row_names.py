@@ -1,7 +1,5 @@
 """The names of a benchmark's rows, by default or from the options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.draft import MethodSpec, method

@@ -1,7 +1,5 @@
 """Seconds of a load, and of forwards: of a model's backend, and of a trained head."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import chain

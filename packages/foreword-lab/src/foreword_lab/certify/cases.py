@@ -1,7 +1,5 @@
 """The requests of a certificate: prompts, temperatures, filters, lengths, a schema."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 

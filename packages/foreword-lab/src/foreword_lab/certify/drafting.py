@@ -1,7 +1,5 @@
 """The drafting methods to certify, loaded for one target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ A rule is a function of weights, draft and noise, so a new rule, or a broken one
 more argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Whether a difference between two texts is rounding or a fault."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The certificate of a target and its drafts on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Requests through the engine, with a drafter, a batch and a size of prompt chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Sampled tokens of the user's pair against the target's own distribution."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product

@@ -1,7 +1,5 @@
 """Options of `foreword bench`: help, metavar and check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Causes of low acceptance: training, temperature, and lookups that find nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, stdev

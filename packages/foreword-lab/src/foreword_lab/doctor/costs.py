@@ -1,7 +1,5 @@
 """Causes in the cost of a pass: drafting, its fixed part, and checking."""
 
-from __future__ import annotations
-
 from foreword.registry import DEFAULT_METHOD
 from foreword_lab.doctor.finding import MATTERS, Finding, would_be
 from foreword_lab.doctor.measured import MeasuredPair

@@ -1,7 +1,5 @@
 """Findings with their evidence and remedy, and their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Diagnosis of a drafter on its target, from measured acceptance and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

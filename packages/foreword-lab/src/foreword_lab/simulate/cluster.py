@@ -1,7 +1,5 @@
 """Event simulation of replicas behind a router; every round is one event."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Checks of JSON read from files: known fields, and numbers within bounds."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Mapping

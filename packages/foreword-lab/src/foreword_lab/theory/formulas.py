@@ -6,8 +6,6 @@ step of the target. Theorem 3.8 takes scoring γ + 1 rows to last as long as sco
 `PassCost` drops that assumption.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

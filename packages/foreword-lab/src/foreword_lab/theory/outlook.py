@@ -1,7 +1,5 @@
 """The formulas for one acceptance and one cost: curves, the best point, the limits."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was measured of a pair beside what the formulas say of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Measurement of a pair for the formulas: loads it, answers the prompts, reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -2,8 +2,6 @@
 predicts every choice on the same answers, then times the best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product

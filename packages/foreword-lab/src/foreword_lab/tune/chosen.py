@@ -1,7 +1,5 @@
 """The choice of a method, and what it rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The choice of a method as one self-contained HTML file, with plots and no scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from html import escape

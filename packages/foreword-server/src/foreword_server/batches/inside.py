@@ -1,7 +1,5 @@
 """Requests to the routes of this process, without a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -1,7 +1,5 @@
 """The requests of a file, one JSON object a line, checked before any is answered."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The service that answers a file of requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from foreword.api.llm import LLM

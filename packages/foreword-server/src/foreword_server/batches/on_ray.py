@@ -4,8 +4,6 @@ process alone writes.
 Only `foreword batch --ray` imports it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

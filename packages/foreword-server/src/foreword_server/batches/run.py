@@ -1,7 +1,5 @@
 """Many requests at a time, each answered by a function and then written."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable

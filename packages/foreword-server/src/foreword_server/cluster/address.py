@@ -1,7 +1,5 @@
 """Checks of a Ray cluster's address."""
 
-from __future__ import annotations
-
 import socket
 from typing import NoReturn
 

@@ -2,8 +2,6 @@
 it is far busier than another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls an ASGI application without a connection, and yields its response in pieces."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping
 from typing import Any

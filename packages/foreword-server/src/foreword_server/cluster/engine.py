@@ -1,7 +1,5 @@
 """Ray deployment that holds a model, and the router's handle on it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast

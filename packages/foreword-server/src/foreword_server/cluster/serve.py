@@ -1,7 +1,5 @@
 """Deploys a server on a Ray cluster; a new model replaces the old one under load."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

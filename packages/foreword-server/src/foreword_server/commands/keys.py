@@ -1,7 +1,5 @@
 """Reads a server's API keys."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

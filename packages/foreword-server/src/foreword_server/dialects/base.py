@@ -1,7 +1,5 @@
 """What every dialect of the API does: one answer, written in its shape."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol, runtime_checkable
 
 from foreword.types import Delta

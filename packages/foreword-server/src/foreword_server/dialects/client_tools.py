@@ -2,8 +2,6 @@
 model here learns from their schema what the models of their makers know from training.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -2,8 +2,6 @@
 base of OpenAI's chat completions and completions.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """OpenAI's completions of plain prompts: POST /v1/completions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """Translates constraints on answers, as APIs spell them, to sampling parameters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

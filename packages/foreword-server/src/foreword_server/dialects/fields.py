@@ -1,7 +1,5 @@
 """Request fields that several APIs share, and their form as sampling parameters."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

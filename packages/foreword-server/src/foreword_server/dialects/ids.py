@@ -1,7 +1,5 @@
 """Generator of an answer's ids."""
 
-from __future__ import annotations
-
 import secrets
 from base64 import urlsafe_b64encode
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Lists of models in the shapes of OpenAI and of Anthropic."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conversations of Anthropic's messages: fields, and the turns as chat messages."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

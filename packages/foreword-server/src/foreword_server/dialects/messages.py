@@ -2,8 +2,6 @@
 /v1/messages/count_tokens.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Sends an answer to a client, streamed or whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from starlette.types import Receive, Scope, Send

@@ -1,7 +1,5 @@
 """Output items of OpenAI's responses, with their events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

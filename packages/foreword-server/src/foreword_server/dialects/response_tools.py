@@ -2,8 +2,6 @@
 tools, and tools that the client runs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The JSON that an answer must be, as a part of a grammar that allows calls too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

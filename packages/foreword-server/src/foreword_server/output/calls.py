@@ -2,8 +2,6 @@
 formats put a call into.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A strict grammar of JSON (RFC 8259)."""
 
-from __future__ import annotations
-
 import re
 
 from foreword_server.output.reader import Mismatch, Reader, Reading

@@ -5,8 +5,6 @@ A grammar decides character by character, so its events do not depend on where t
 pieces were cut.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Generator
 from typing import TypeVar

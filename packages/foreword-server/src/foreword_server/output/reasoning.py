@@ -1,7 +1,5 @@
 """Tags around a model's reasoning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword.errors import InvalidRequest

@@ -1,7 +1,5 @@
 """Static files of the page, and the file that shows recordings without a server."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

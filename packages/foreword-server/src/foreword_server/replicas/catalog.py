@@ -1,7 +1,5 @@
 """Catalog of models that a server loads by name: a TOML file, or a folder of models."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Finds the request that ends the processes which run it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A second replica gives the same text, so the client reads on where it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ From them the router knows what a client has. It tells the replica that goes on 
 answer, which sends the rest.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Streams an answer to a router as length-prefixed frames."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import asdict, replace
 from typing import Any

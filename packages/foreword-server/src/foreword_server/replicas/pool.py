@@ -1,7 +1,5 @@
 """Replicas of one model, and the choice of one for a request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import (
     AsyncIterator,

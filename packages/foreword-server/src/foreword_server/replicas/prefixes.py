@@ -2,8 +2,6 @@
 that has most of a new prompt in its cache.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b

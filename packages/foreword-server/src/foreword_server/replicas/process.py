@@ -1,7 +1,5 @@
 """A replica as a server in its own process, on a Unix socket for its router alone."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Process of a router: it starts replicas, serves, and ends them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

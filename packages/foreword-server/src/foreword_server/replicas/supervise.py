@@ -1,7 +1,5 @@
 """Supervisor of a server's replicas: starts them, and restarts one that has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whether the environment asks for traces; needs no package."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -11,8 +11,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from foreword.cli.common import early, options, render, runtime
+from foreword.cli.common import options, render, runtime
 from foreword.cli.common.tables import BARE, Column, Table
+from foreword.files import check_creatable
 from foreword_train.commands.data import Files
 
 Out = Annotated[
@@ -20,7 +21,7 @@ Out = Annotated[
     typer.Option(
         help="Folder for the acceptance model.",
         metavar="DIR",
-        callback=options.checked(early.folder),
+        callback=options.checked(check_creatable),
     ),
 ]
 Tokens = Annotated[

@@ -1,7 +1,5 @@
 """`foreword export`: options and output of the export in foreword_train.export."""
 
-from __future__ import annotations
-
 import json
 import sys
 from enum import StrEnum

@@ -19,6 +19,7 @@ from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.options import examples
 from foreword.cli.common.tables import BARE, Column, Table
 from foreword.errors import InvalidRequest
+from foreword.files import check_creatable
 from foreword_train.commands.data import Files
 from foreword_train.registry import LOSSES, TRAIN_OPTIONS, TrainOptions
 
@@ -72,7 +73,7 @@ Out = Annotated[
         RUN,
         "Folder for the drafter, checkpoints, log, report.",
         metavar="DIR",
-        check=early.folder,
+        check=check_creatable,
     ),
 ]
 Resume = Annotated[

@@ -2,8 +2,6 @@
 et al. 2024).
 """
 
-from __future__ import annotations
-
 from itertools import count
 
 from foreword.budget import FixedBudget

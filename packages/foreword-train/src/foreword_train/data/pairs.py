@@ -2,8 +2,6 @@
 writes; and inputs of models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

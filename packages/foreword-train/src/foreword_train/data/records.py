@@ -2,8 +2,6 @@
 held-out split.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator, Sequence

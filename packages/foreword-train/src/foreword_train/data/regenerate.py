@@ -4,8 +4,6 @@ output.
 One line is written per record, so an interrupted run resumes where it was.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -2,8 +2,6 @@
 on-policy or mixed (DistillSpec).
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ test).
 After Li et al. 2025 (arXiv 2503.01840), section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

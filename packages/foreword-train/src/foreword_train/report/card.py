@@ -1,7 +1,5 @@
 """Model card of a trained drafter, in Markdown."""
 
-from __future__ import annotations
-
 from foreword_train.report.metrics import Interval, Metrics, TrainReport
 
 CARD = """\

@@ -1,7 +1,5 @@
 """Plot of a training: acceptance by depth, and metrics by step. Needs matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Default sampling: values given to the LLM, then the advice of the model's owner."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

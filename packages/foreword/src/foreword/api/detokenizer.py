@@ -2,8 +2,6 @@
 stop string.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast

@@ -1,7 +1,5 @@
 """Requests that one caller of an event loop waits for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """One-line summary of an LLM: model, drafts, chat template and default sampling."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 
 from foreword.api.llm import LLM

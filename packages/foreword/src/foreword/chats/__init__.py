@@ -1,7 +1,5 @@
 """Chats: messages and tools as clients send them, made ready for a chat template."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

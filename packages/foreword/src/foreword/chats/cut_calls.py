@@ -1,7 +1,5 @@
 """Arguments of a tool call that was cut off, as it comes back in a history."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """Encodes a rendered chat as token ids; control tokens may be marked as plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ its own tools.
 A thread that began elsewhere goes on here; nothing in it is refused for its kind alone.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 picture in memory.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """Rejects a text by its number of characters, before a tokenizer reads all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

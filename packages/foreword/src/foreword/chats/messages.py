@@ -2,8 +2,6 @@
 templates share.
 """
 
-from __future__ import annotations
-
 import json
 import reprlib
 from collections.abc import Callable, Mapping, Sequence

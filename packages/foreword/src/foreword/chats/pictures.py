@@ -1,7 +1,5 @@
 """Pictures of a prompt that are decoded when their pixels are needed. Needs pillow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

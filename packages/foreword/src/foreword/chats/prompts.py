@@ -4,8 +4,6 @@ Arrays and tensors count as lists. A tokenizer's output counts as the ids in it,
 padding.
 """
 
-from __future__ import annotations
-
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

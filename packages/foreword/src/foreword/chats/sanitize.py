@@ -5,8 +5,6 @@ marks the messages of all roles. Here an assistant's are left out: its own tags,
 its reasoning tags, would become other tokens than it generated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools: the functions that a model may call."""
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The app: the commands of this package, and of all others that are installed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated

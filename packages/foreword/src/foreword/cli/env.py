@@ -1,7 +1,5 @@
 """`foreword env`: facts about the machine for bug reports. Loads no model."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """`foreword methods`: the drafting methods of the registry."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """PROPOSE: one file per method, and one entry of foreword.registry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast

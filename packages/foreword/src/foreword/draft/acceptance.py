@@ -1,7 +1,5 @@
 """Acceptance of draft tokens by kind, which drafters state as probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 from foreword.estimators import shrunk

@@ -1,7 +1,5 @@
 """Checks of what a drafter returns."""
 
-from __future__ import annotations
-
 from itertools import count
 from operator import ge
 

@@ -5,8 +5,6 @@ Knows drafts and `Request.grammar`; knows nothing about methods, rules or how a 
 works.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.types import Batch, Draft, DraftTree, Request

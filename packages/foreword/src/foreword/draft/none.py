@@ -1,7 +1,5 @@
 """Plain decoding through the same loop: a drafter without draft tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen

@@ -5,8 +5,6 @@ the next token, and mask k the token k places later. The model is a causal model
 transformers; its config names the mask token. Keys and values of masks are dropped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 ones (FR-Spec, Zhao et al. 2025) and what its texts hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 import torch

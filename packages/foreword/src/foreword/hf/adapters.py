@@ -5,8 +5,6 @@ Processors and criteria of transformers expect padding; our sequences have none,
 adapters restore it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

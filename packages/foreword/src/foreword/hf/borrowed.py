@@ -6,8 +6,6 @@ again costs about four one-token forwards, and a stale copy would give wrong out
 (`weight.data += …` leaves no trace to check).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Padding is removed, since our sequences have none. An encoder-decoder reads a so
 with its encoder; the text of its rows is what its decoder reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

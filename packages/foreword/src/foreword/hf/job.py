@@ -2,8 +2,6 @@
 its output.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any

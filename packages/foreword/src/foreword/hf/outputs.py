@@ -2,8 +2,6 @@
 by kind of model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

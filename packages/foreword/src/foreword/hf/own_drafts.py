@@ -2,8 +2,6 @@
 `assistant_early_exit`, its own first layers, and `use_mtp`, layers of its checkpoint.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel

@@ -2,8 +2,6 @@
 that gives it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword.errors import InvalidRequest

@@ -2,8 +2,6 @@
 served, and the reason if not.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence

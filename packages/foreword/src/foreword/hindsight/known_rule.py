@@ -4,8 +4,6 @@ Given the text, the number of accepted draft tokens has a distribution that depe
 on how likely the drafter and the target find the text's tokens (`Rule.given_text`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.api.defaults import SAMPLED
 from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.draft import Drafter, MethodSpec
@@ -31,14 +32,7 @@ from foreword.verify import rule
 from foreword.wanted import check_wanted
 
 SHAPING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
+    *SAMPLED,
     "logit_bias",
     "min_tokens",
     "max_tokens",

@@ -4,8 +4,6 @@ their layout.
 Maps Hugging Face's attribute names; model/executors/native/layout.py packs the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

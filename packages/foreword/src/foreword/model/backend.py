@@ -1,7 +1,5 @@
 """Interface of backends, through which Foreword scores tokens, and its four modes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Measures the cost of forwards, once for a model on a machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Encoder of an encoder-decoder, and the memory of the sources of open sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

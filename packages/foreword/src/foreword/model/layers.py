@@ -1,7 +1,5 @@
 """Finds the decoder layers of a Hugging Face model, and frees parts of its weights."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 engine's rounds.
 """
 
-from __future__ import annotations
-
 from foreword.errors import InvalidRequest
 from foreword.model.kv.reads import Read
 from foreword.model.model import Model

@@ -6,8 +6,6 @@ alone that was trained on the states of that encoder (as distil-whisper; Gandhi,
 Platen, Rush 2023, arXiv 2311.00430).
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """Skips sublayers of a Hugging Face decoder in a context, as if they returned zeros."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

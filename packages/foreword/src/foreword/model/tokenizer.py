@@ -1,7 +1,5 @@
 """Loads tokenizers with clear errors; checks that target and draft model share one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ fewer bits.
 A view is for drafting: its scores are not the model's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy

@@ -1,7 +1,5 @@
 """Finds the limits that a container or a router sets for this process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress

@@ -3,8 +3,6 @@
 A missing compiler is not an error.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The name and features of the processor, and how many this process may use."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

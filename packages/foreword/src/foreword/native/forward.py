@@ -3,8 +3,6 @@
 `layout.check` compares their fields with csrc/model.h and csrc/foreword.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
 from functools import cache

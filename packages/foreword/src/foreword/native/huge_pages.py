@@ -5,8 +5,6 @@ With 4 KB pages the processor translates an address every 64 cache lines, and it
 prefetcher stops there. Where the system has no huge pages, this is plain memory.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

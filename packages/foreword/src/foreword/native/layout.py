@@ -2,8 +2,6 @@
 Python (csrc/layout.c).
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from ctypes import (

@@ -1,7 +1,5 @@
 """The machine and the software versions that a report records."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import version

@@ -2,8 +2,6 @@
 them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Sequence
 from ctypes import c_int32

@@ -3,8 +3,6 @@
 Without a compiler callers use their torch code.
 """
 
-from __future__ import annotations
-
 import ctypes
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Whole draft trees in one C call (csrc/tree.c)."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from ctypes import (

@@ -1,7 +1,5 @@
 """Scratch memory of a C forward (forward.c), reused and grown when needed."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import byref, c_int64
 

@@ -1,7 +1,5 @@
 """From a traced completion to its recording."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Strict reading of JSON into dataclasses, by their type hints."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -8,8 +8,6 @@ Probabilities are summed as integers, so that neither order nor length moves a
 threshold. Rows are independent.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

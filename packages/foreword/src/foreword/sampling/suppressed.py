@@ -1,7 +1,5 @@
 """Logits processor that forbids tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

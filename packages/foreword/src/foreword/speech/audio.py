@@ -2,8 +2,6 @@
 a model reads.
 """
 
-from __future__ import annotations
-
 import io
 import wave
 from collections.abc import Mapping

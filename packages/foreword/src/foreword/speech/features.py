@@ -1,7 +1,5 @@
 """Log-mel features of sound, by the feature extractor of a checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary

@@ -1,7 +1,5 @@
 """Options of a transcription, and what it returns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import inf

@@ -5,8 +5,6 @@ They follow `WhisperForConditionalGeneration.generate`; its processor of timesta
 used as it is.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor

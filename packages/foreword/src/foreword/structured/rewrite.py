@@ -3,8 +3,6 @@
 What cannot be rewritten stays as it is, and schema.py refuses it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 not enforce is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

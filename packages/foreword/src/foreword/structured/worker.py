@@ -5,8 +5,6 @@ Standard input has lines of JSON: first (pieces, spaced) of each vocabulary, the
 and the grammar, or "0 BYTES" and why it is refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

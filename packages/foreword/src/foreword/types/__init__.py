@@ -1,7 +1,5 @@
 """Data types shared by the four steps: requests, drafts, verdicts and statistics."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -2,8 +2,6 @@
 Imports no grammar library.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

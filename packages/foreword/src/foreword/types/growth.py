@@ -1,7 +1,5 @@
 """Request for a draft tree that a model grows in one call, and the grown tree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The randomness of one verification, and the form of a verification rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

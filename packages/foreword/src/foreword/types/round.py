@@ -2,8 +2,6 @@
 rounds of a recording.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 

@@ -2,8 +2,6 @@
 sound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jaxtyping import Float

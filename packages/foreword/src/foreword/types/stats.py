@@ -1,7 +1,5 @@
 """Time and acceptance statistics of rounds and completions."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -3,8 +3,6 @@
 One file per rule, and one line of foreword.registry.
 """
 
-from __future__ import annotations
-
 from foreword.registry import GUARANTEES, RULES
 from foreword.verify.base import Follow, Keeps, Rule
 

@@ -1,7 +1,5 @@
 """What a verification rule is, and what it guarantees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

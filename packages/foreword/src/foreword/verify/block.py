@@ -4,8 +4,6 @@ passes.
 Each token of the chain must be sampled from its own distribution in `draft.probs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

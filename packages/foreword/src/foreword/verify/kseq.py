@@ -3,8 +3,6 @@
 Every child of a node must be sampled from the distribution of its first child.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

@@ -4,8 +4,6 @@ tokens that equal it.
 The rule is exact for every drafter, on chains and trees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -2,8 +2,6 @@
 p/q), else draw from [p - q]+.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

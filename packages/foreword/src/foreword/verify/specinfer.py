@@ -2,8 +2,6 @@
 sampled independently.
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -5,8 +5,6 @@ Siblings must be sampled without replacement. On chains the rule equals block
 verification.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 

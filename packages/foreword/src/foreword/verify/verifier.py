@@ -2,8 +2,6 @@
 sampling parameters.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -2,8 +2,6 @@
 sampled without replacement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

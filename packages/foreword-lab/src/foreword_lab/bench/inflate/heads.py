@@ -2,8 +2,6 @@
 of a larger head.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -2,8 +2,6 @@
 cache on disk of converted models, keyed by a digest of their content.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Plain data, so that the command line knows the names at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 GENERATE = "generate"

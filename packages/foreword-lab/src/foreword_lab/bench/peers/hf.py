@@ -2,8 +2,6 @@
 unmodified weights and code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Speeds by kind of prompt: which method pays where."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

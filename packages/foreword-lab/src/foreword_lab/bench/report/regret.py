@@ -1,7 +1,5 @@
 """How far a method that chooses among others stays behind the best of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

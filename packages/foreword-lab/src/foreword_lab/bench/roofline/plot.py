@@ -1,7 +1,5 @@
 """Plot of forwards against what the machine allows. Needs matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ S. Williams, A. Waterman and D. Patterson, Roofline, Communications of the ACM 5
 (2009), for each form of weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Command line of llama.cpp's server on our weights, alone or with our draft model."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from importlib.util import find_spec

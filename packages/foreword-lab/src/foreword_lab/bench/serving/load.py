@@ -1,7 +1,5 @@
 """Load generator: sends requests at a fixed concurrency and times each answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

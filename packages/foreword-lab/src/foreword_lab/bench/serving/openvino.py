@@ -1,7 +1,5 @@
 """OpenVINO GenAI's continuous batching as a load target, in this process: no server."""
 
-from __future__ import annotations
-
 import asyncio
 from importlib import import_module
 from itertools import count

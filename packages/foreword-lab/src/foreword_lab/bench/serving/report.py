@@ -1,7 +1,5 @@
 """Results of a load measurement as rows, JSON and a table."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from itertools import chain
 from statistics import median

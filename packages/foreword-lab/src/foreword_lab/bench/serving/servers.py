@@ -1,7 +1,5 @@
 """Servers under load as separate processes: command, free port, readiness, shutdown."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Targets of a load: a server's /v1/completions, or an LLM in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """Requests for text and what they answer, on completions and on chat."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The certificate of a server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

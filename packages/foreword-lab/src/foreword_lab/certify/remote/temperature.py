@@ -1,7 +1,5 @@
 """Sampled tokens against the server's own distribution at the requested temperature."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Causes in the drafting of each method of a server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

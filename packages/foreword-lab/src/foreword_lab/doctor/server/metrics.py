@@ -1,7 +1,5 @@
 """The metrics of a server: its `/metrics` in Prometheus' text format, read once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -2,8 +2,6 @@
 load: prompts read again, queues, memory and batch size.
 """
 
-from __future__ import annotations
-
 from foreword_lab.doctor.finding import MATTERS, Diagnosis, Finding, ranked
 from foreword_lab.doctor.server import drafting
 from foreword_lab.doctor.server.metrics import ServerMetrics, scrape

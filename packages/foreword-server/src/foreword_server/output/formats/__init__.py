@@ -1,7 +1,5 @@
 """Tool call formats, by name and by chat template."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

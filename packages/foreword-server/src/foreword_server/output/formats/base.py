@@ -1,7 +1,5 @@
 """The interface of a tool call format, and what all formats of ours have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 

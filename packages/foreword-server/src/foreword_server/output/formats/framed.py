@@ -3,8 +3,6 @@
 Source: NousResearch/Hermes-Function-Calling, and the chat templates of the families.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

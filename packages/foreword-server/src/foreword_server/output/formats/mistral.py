@@ -3,8 +3,6 @@
 Source: the chat template of Mistral Small 3.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from foreword.chats import Function

@@ -3,8 +3,6 @@
 Source: their chat templates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A model writes what it saw in training, not what its template asks for: Qwen2.5-
 fences its calls, and its template wants tags.
 """
 
-from __future__ import annotations
-
 from foreword_server.output.calls import Calls
 from foreword_server.output.forms import marked, python, tagged
 from foreword_server.output.reader import Mismatch, Reading

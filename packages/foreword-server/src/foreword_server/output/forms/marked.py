@@ -4,8 +4,6 @@ Mistral.
 Source: their chat templates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword_server.output.calls import Calls

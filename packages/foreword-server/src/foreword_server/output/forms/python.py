@@ -2,8 +2,6 @@
 Gemma, LFM2, Olmo 3.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -4,8 +4,6 @@ Source: their chat templates. Values are not JSON here; they become it by the to
 schema.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a package offers to the command line, by an entry point of the group GROUP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

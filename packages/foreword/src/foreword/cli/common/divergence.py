@@ -2,8 +2,6 @@
 domain, on the fixed prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

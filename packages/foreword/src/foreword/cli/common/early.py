@@ -168,11 +168,6 @@ def prompts(kind: str) -> None:
         check_choice("prompt set", kind, ("in-domain", "out-of-domain"))
 
 
-def folder(path: Path) -> None:
-    """Check a folder that can be created or written to."""
-    check_creatable(path)
-
-
 def new(path: Path | None) -> None:
     """Check a folder that can be created and does not exist yet."""
     if path is not None and path.exists():

@@ -3,8 +3,6 @@
 Imports nothing heavy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path

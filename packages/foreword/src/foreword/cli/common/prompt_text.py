@@ -2,8 +2,6 @@
 and the prediction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

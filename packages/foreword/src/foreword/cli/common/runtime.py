@@ -2,8 +2,6 @@
 exit codes.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

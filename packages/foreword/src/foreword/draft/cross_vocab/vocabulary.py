@@ -4,8 +4,6 @@ vocabularies can be compared.
 It supports byte-level and SentencePiece vocabularies.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Several methods; the engine uses the one that takes the least time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.draft.ensemble.joint import JointDrafter

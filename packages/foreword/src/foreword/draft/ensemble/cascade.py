@@ -2,8 +2,6 @@
 confident enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter

@@ -1,7 +1,5 @@
 """The base of drafters that have others as members."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import ClassVar

@@ -3,8 +3,6 @@
 Reference: CoupledTree in tree/coupled.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import addressof, c_int64
 

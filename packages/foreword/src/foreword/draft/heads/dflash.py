@@ -4,8 +4,6 @@ tokens (arXiv 2602.06036).
 The head is in masked.py; block.py reads draft tokens from a block.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -4,8 +4,6 @@ Foreword uses too, or that of speculators.
 `eagle_published.py` reads them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 2025, arXiv 2503.01840).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ The original code (SafeAILab/EAGLE) has it without its architecture,
 and speculators nests the config of the layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -2,8 +2,6 @@
 (reference) or in C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import byref
 from typing import Any

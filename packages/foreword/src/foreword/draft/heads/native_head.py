@@ -1,7 +1,5 @@
 """The base of heads in C."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 and what such a head has read of each request.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The base of heads in torch that read a hidden state beside each token."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 

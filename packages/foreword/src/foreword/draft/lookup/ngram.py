@@ -4,8 +4,6 @@ without a model.
 After Saxena 2023, "Prompt Lookup Decoding".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen, until_end

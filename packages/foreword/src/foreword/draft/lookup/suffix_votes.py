@@ -5,8 +5,6 @@ After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975). In Python (the refe
 and in C (native/suffix.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush

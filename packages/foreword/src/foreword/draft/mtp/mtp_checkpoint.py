@@ -2,8 +2,6 @@
 folder that `foreword train mtp` wrote.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether a target brings layers of multi-token prediction that can draft."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

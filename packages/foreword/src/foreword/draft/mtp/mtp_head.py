@@ -2,8 +2,6 @@
 (DeepSeek-V3: arXiv 2412.19437, section 2.2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

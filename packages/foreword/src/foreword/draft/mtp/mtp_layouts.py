@@ -5,8 +5,6 @@ and the loaders of vLLM (deepseek_mtp.py, qwen3_next_mtp.py, ernie_mtp.py,
 mimo_v2_mtp.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

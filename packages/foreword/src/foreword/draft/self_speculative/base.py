@@ -2,8 +2,6 @@
 own KV cache.
 """
 
-from __future__ import annotations
-
 from foreword.draft.lm import LanguageModelDrafter, _Memory
 from foreword.draft.tree.drafter import ROOM
 from foreword.model import Model, Read

@@ -2,8 +2,6 @@
 2024): how they are written, and where a checkpoint names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.errors import InvalidRequest

@@ -2,8 +2,6 @@
 is one of them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Fits adapters to a target, and lets its sequences be read with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -2,8 +2,6 @@
 matrices of each layer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings of a PEFT adapter; only low-rank pairs beside linear layers are accepted."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -2,8 +2,6 @@
 goes on from there (LayerSkip, Elhoushi et al. 2024, section 4.3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Default limit of a model's key-value cache: a share of the free memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from contextlib import suppress

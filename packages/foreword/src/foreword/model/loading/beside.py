@@ -2,8 +2,6 @@
 for drafting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks that a model is causal; a bidirectional one has no next-token scores."""
 
-from __future__ import annotations
-
 import torch
 from transformers import PreTrainedModel
 

@@ -1,7 +1,5 @@
 """Checks weights against a config: none missing, none extra, right shapes, finite."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path

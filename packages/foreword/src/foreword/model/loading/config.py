@@ -1,7 +1,5 @@
 """Reads config.json; one table of checks is applied before a model is built."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

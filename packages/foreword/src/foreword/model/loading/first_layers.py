@@ -1,7 +1,5 @@
 """Probes a GGUF file on its first layers; the others need not be held in 16 bits."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path

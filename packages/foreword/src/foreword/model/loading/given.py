@@ -2,8 +2,6 @@
 stays unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal

@@ -5,8 +5,6 @@ Without a network, the hub's client repeats every request for half a minute, and
 sends several.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Models in memory: twins of them, and models that are lent and stay unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Checks of loading options: dtype, device, backend, forms of weights and cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ The quantized form stays next to the layer, as its attribute `coded`
 (`foreword.model.quantized.coded.Matrix`), for backends that multiply by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial

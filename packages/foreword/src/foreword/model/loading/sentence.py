@@ -1,7 +1,5 @@
 """Tokens of the sentence on which the probe compares scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -2,8 +2,6 @@
 before allocation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -2,8 +2,6 @@
 files need not probe again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Lead of rank 0: its messages to the other ranks, which do the same."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 does until that ends.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Starts, watches and ends the processes of the other ranks."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -2,8 +2,6 @@
 own scores.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice

@@ -4,8 +4,6 @@ Layouts: ggml-org/llama.cpp, ggml/src/ggml-common.h. The package gguf computes t
 weights in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

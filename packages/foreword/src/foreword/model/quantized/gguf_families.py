@@ -3,8 +3,6 @@
 Names of fields: ggml-org/llama.cpp, gguf-py/gguf/constants.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig

@@ -4,8 +4,6 @@ the file before use, and long arrays stay where they are.
 Specification: ggml-org/ggml, docs/gguf.md.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

@@ -5,8 +5,6 @@ Names and fields: ggml-org/llama.cpp, tools/gguf-split. The first part has the m
 each part has its own offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

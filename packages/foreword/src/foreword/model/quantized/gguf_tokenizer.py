@@ -2,8 +2,6 @@
 vocabulary takes a second to build.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

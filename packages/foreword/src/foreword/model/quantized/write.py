@@ -1,7 +1,5 @@
 """Writes quantized checkpoints of compressed-tensors: packed 4- or 8-bit integers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

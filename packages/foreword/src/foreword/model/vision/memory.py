@@ -1,7 +1,5 @@
 """Memory of an executor for the images of open sequences."""
 
-from __future__ import annotations
-
 from foreword.model.kv.memories import SequenceMemory
 from foreword.model.kv.reads import Reach, Read
 from foreword.model.vision.rows import ImageRows

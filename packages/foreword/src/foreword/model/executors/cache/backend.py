@@ -7,8 +7,6 @@ the position alone, not on the number of draft tokens. The next forward starts f
 same cache again, without padding and draft tokens.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext

@@ -1,7 +1,5 @@
 """Builds the backend over the cache of transformers, which runs any model."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from foreword.model.architectures import has_vision, is_seq2seq

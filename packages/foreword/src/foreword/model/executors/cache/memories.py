@@ -1,7 +1,5 @@
 """Memories of the cache executor: images and sources of open sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

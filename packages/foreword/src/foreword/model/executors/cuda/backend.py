@@ -5,8 +5,6 @@ Only attention is not the model's own: every row uses the kernel of launch.py, s
 prompts and draft tokens get the same arithmetic.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

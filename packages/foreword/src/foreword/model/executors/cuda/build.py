@@ -1,7 +1,5 @@
 """Builds the graph backend of a model."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from foreword.model.architectures import body, is_seq2seq

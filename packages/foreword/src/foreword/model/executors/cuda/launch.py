@@ -4,8 +4,6 @@ table.
 The reference definition is `attend` in executors/torch/attention.py.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cache

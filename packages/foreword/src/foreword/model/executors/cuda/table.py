@@ -4,8 +4,6 @@ row attends to.
 launch.py names its columns. `Span.visible` is the reference definition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

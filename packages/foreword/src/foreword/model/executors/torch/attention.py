@@ -4,8 +4,6 @@ a plan.
 A model's own code is not changed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Key-value pool of torch backends: one tensor of pages a layer."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

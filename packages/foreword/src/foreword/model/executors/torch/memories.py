@@ -1,7 +1,5 @@
 """Interface of the memories that take part in a torch forward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

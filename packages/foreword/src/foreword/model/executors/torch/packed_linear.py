@@ -4,8 +4,6 @@ for any number of rows.
 Measurements are in docs/notes/2026-11-performance.md.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from functools import cache

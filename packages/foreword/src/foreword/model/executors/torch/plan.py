@@ -2,8 +2,6 @@
 of their keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -2,8 +2,6 @@
 layout "gemm".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

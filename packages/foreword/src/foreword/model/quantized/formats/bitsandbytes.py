@@ -2,8 +2,6 @@
 or 8 bits.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

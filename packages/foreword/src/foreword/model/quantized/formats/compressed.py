@@ -5,8 +5,6 @@ Activations are not quantized, whatever the checkpoint says of them: its weights
 model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

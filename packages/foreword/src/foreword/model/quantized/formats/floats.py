@@ -2,8 +2,6 @@
 quantization methods store with different scales.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

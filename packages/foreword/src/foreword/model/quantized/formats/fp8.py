@@ -7,8 +7,6 @@ dequantized. Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2, and transfor
 integrations/finegrained_fp8.py for the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

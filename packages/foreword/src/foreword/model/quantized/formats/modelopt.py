@@ -5,8 +5,6 @@ Activations are not quantized, whatever the checkpoint says of them. Source:
 modelopt/torch/quantization/qtensor of nvidia-modelopt 0.47.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 every 32 of them.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor

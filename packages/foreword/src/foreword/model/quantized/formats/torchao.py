@@ -1,7 +1,5 @@
 """Reader of torchao's 8-bit integers: Int8Tensor and IntxUnpackedToInt8Tensor."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
