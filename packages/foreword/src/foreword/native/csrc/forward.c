@@ -31,7 +31,7 @@
 
 #define PAGE_BYTES 4096 /* the least that a system maps at once */
 
-/* Memory of a packed matrix, each page of which is first written by the thread that reads it. */
+/* Memory of a packed matrix. The thread that reads a page is the first to write it. */
 typedef struct {
     char *to;
     int64_t bytes, outputs;
@@ -49,7 +49,7 @@ typedef struct {
 } Job;
 
 static struct {
-    int count, first[MOST_NODES + 1]; /* threads [first[i], first[i + 1]) are those of node i */
+    int count, first[MOST_NODES + 1]; /* node i has the threads [first[i], first[i + 1]) */
 #ifdef CPU_SETSIZE
     cpu_set_t processors[MOST_NODES]; /* empty: any */
 #endif

@@ -2,7 +2,7 @@
  *
  * A phase is a number of chunks. Each thread has a share of them, the same ones in every forward:
  * what it reads may still be in its core's caches, and its progress counter is on its own cache
- * line. A thread that is done takes chunks from the shares of others, those of its NUMA node first,
+ * line. A thread that is done takes chunks from the shares of others, first on its own NUMA node,
  * so a preempted thread delays only the chunk that it holds, not its whole share.
  *
  * A phase has ended when all its chunks are done, by any threads: it waits for no thread. With
@@ -91,8 +91,8 @@ static inline int64_t claim(Worker *w, int64_t chunks) {
 }
 
 /* Add the chunks that this thread has done in shares of a node, which are `share` of the phase's
- * `chunks`; with the last of all, let all nodes go on. That is added too, not stored: chunks of the
- * next phase may be done without a node that has not been told yet, and their end told first. */
+ * `chunks`; with the last of all, let all nodes go on. Ends are added, not stored: the next phase
+ * may end without a node whose `ended` still lacks this one, and be counted there first. */
 static inline void end_chunks(Worker *w, int node, int64_t share, int64_t chunks) {
     Meeting *m = w->meeting;
     const int64_t count = w->done[node];
@@ -131,7 +131,7 @@ static inline void wait(Worker *w, int64_t chunks) {
 #define SHARE(total, size, item, work)                                                             \
     do {                                                                                           \
         const int64_t chunks_ = parts_of(total, size);                                             \
-        for (int64_t c_; (c_ = claim(w, chunks_)) >= 0;) {                             \
+        for (int64_t c_; (c_ = claim(w, chunks_)) >= 0;) {                                         \
             const int64_t stop_ = at_most((c_ + 1) * (size), total);                               \
             for (int64_t item = c_ * (size); item < stop_; item++) work;                           \
         }                                                                                          \
