@@ -1,7 +1,5 @@
 """ASGI application: routes, error shapes, the gate and CORS."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Limits on a server's connections: their number, and the wait for a request."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -59,7 +57,7 @@ class Connection(H11Protocol):
 
     most: ClassVar[int] = MOST
     """Connections that may be open, beside PROBES."""
-    waiting: ClassVar[dict[Connection, None]] = {}
+    waiting: ClassVar["dict[Connection, None]"] = {}
     """Connections without a request, the oldest first."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:

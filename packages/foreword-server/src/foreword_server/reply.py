@@ -1,7 +1,5 @@
 """HTTP responses computed while they are sent; a client that leaves ends the work."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from time import monotonic

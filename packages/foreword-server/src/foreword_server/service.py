@@ -1,7 +1,5 @@
 """Service behind the routes: one engine, admission, model names, life of an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os
@@ -274,7 +272,7 @@ def _check_method(model: str, method: str) -> None:
         ) from None
 
 
-def _traces(name: str) -> Traces | None:
+def _traces(name: str) -> "Traces | None":
     """Return the traces of a server; None where the environment wants none."""
     if not asked(os.environ):
         return None

@@ -4,8 +4,6 @@ importing torch.
 The only place outside a method's own files that names a method for training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,7 +45,7 @@ class TrainOptions:
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 
-    def begin(self, context: TrainContext) -> TrainTask:
+    def begin(self, context: "TrainContext") -> "TrainTask":
         """Create the trainable drafter.
 
         Raises InvalidRequest or ModelError where it does not fit the target.

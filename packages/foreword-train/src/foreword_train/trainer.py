@@ -2,8 +2,6 @@
 interrupted run resumes exactly.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +91,7 @@ class Trainer:
 
     def __init__(
         self,
-        task: TrainTask,
+        task: "TrainTask",
         packer: Packer,
         recipe: TrainingConfig,
         *,

@@ -4,8 +4,6 @@
 what they are given into these. Names are checked at once and nothing heavy is imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -77,7 +75,7 @@ class LoadingOptions:
     panel: ClassVar[str] = "Model"
     """Group of the options in `--help`."""
 
-    dtype: str | torch.dtype = setting(
+    dtype: "str | torch.dtype" = setting(
         "auto",
         "float32, bfloat16, float16 or auto (bfloat16 where fast).",
         "DTYPE",
@@ -221,7 +219,7 @@ class DraftingOptions:
         "match.",
         "NAME",
     )
-    budget: str | DraftBudget | None = setting(
+    budget: "str | DraftBudget | None" = setting(
         None,
         "Draft-token budget: adaptive, heuristic, confidence, svip, adaedl, "
         "acceptance:DIR. Default: adaptive.",

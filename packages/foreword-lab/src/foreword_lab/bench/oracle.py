@@ -4,8 +4,6 @@ at no cost.
 It measures the engine apart from any drafter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from foreword.draft.base import Drafter, chosen

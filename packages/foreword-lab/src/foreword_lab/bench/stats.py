@@ -2,8 +2,6 @@
 chi-square test with the smallest deviation that it detects.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

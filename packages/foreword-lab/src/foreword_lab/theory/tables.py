@@ -1,7 +1,5 @@
 """Tables of the formulas, and of a measured pair beside them, for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -49,7 +47,7 @@ def outlook_table(outlook: Outlook) -> Table[int]:
     )
 
 
-def pair_table(heat: HeatReport) -> Table[Point]:
+def pair_table(heat: "HeatReport") -> "Table[Point]":
     """Return the formulas beside the measured passes of one temperature."""
     return Table(
         heat.points,
@@ -115,11 +113,11 @@ def _coloured(speed: float) -> str:
     return f"[{style}]{speed:.2f}[/]"
 
 
-def _clock(point: Point) -> str:
+def _clock(point: "Point") -> str:
     return point.speed.text if point.speed else "–"
 
 
-def _percent(gap: Interval) -> str:
+def _percent(gap: "Interval") -> str:
     return f"{gap.mid:+.0%} ({gap.low:+.0%} to {gap.high:+.0%})"
 
 

@@ -1,7 +1,5 @@
 """Real rounds of a choice: engines that are timed, and what a round costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -99,7 +97,7 @@ class Spent:
     """From the cost table, for a kind of round that was not timed."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Spent:
+    def of(cls, outcome: Outcome) -> "Spent":
         """Sum up the rounds of a replay."""
         count = {True: 0, False: 0}
         seconds = {True: 0.0, False: 0.0}

@@ -2,8 +2,6 @@
 kill.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -65,7 +63,7 @@ class ResultFile:
     counts: Counts = field(default_factory=Counts)
     _file: FileIO | None = None
 
-    def __enter__(self) -> ResultFile:
+    def __enter__(self) -> "ResultFile":
         """Open the file.
 
         Raises InvalidRequest where it cannot be written, or another program writes it.

@@ -1,7 +1,5 @@
 """Routes beside generation: models, tokens, health, version, metrics."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Any
 

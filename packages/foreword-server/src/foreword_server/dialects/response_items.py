@@ -1,7 +1,5 @@
 """Input items of OpenAI's responses as chat messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

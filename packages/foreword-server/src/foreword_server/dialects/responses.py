@@ -1,7 +1,5 @@
 """OpenAI's responses, used by agents such as Codex: POST /v1/responses, stateless."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from time import time
 from typing import Any, ClassVar, Literal

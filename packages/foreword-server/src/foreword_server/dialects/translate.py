@@ -1,7 +1,5 @@
 """Translates a request to a call: prompt tokens, sampling parameters, output parser."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +84,7 @@ class Translator:
 
     def chat(
         self,
-        body: Sampled | MessagesBody,
+        body: "Sampled | MessagesBody",
         chat: Chat,
         *,
         max_tokens: int | None,
@@ -213,7 +211,7 @@ class Translator:
 
     def text(
         self,
-        body: Sampled | MessagesBody,
+        body: "Sampled | MessagesBody",
         prompts: Sequence[Rendered],
         *,
         max_tokens: int | None,
@@ -263,7 +261,7 @@ class Translator:
             generates=max_tokens != 0,
         )
 
-    def _served(self, body: Sampled | MessagesBody, named: Named) -> dict[str, Any]:
+    def _served(self, body: "Sampled | MessagesBody", named: Named) -> dict[str, Any]:
         """Return for whom a request is answered, by which adapter, and how drafted."""
         predicted = body.prediction is not None
         drafting = speculation(body.speculative, named.method, predicted)

@@ -1,7 +1,5 @@
 """Routes of the page at `/`: files, methods, measured costs and what-if replays."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial

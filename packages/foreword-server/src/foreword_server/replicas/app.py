@@ -1,7 +1,5 @@
 """ASGI application of a router: its own routes, then its replicas'."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager

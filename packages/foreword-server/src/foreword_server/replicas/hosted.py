@@ -1,7 +1,5 @@
 """One model of a catalog: whether it is loaded, and the memory it takes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ class Hosted:
     users: int = 0
     """Requests that it answers, or that wait for its load."""
     loading: asyncio.Task[None] | None = None
-    yields_to: Hosted | None = None
+    yields_to: "Hosted | None" = None
     """The model that waits for its memory: new requests wait for that load first."""
     used: float = 0.0
     """monotonic() at the end of the last one."""

@@ -2,8 +2,6 @@
 none reads the memory of another.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

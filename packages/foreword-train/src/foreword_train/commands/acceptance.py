@@ -2,8 +2,6 @@
 foreword_train.methods.acceptance.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

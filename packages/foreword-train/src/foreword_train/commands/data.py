@@ -2,8 +2,6 @@
 foreword_train.data.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict
@@ -104,7 +102,7 @@ def regenerate(
     started = shown = perf_counter()
     with LineProgress(quiet=as_json) as show:
 
-        def progress(tally: Tally) -> None:
+        def progress(tally: "Tally") -> None:
             nonlocal shown
             now = perf_counter()
             if tally.records < len(records) and now - shown < PERIOD:

@@ -1,7 +1,5 @@
 """`foreword train`: options, progress and output of the trainings in foreword.train."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -296,14 +294,14 @@ class TrainProgress:
         self._steps = steps
         self._rows: list[float] = []  # when the first ones came, in seconds
 
-    def __enter__(self) -> TrainProgress:
+    def __enter__(self) -> "TrainProgress":
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: "Row") -> None:
         """Show one step."""
         self._tokens += row.tokens
         self._estimate(row)
@@ -324,7 +322,7 @@ class TrainProgress:
             description=f"{loss}held out: {self._scores}",
         )
 
-    def _estimate(self, row: Row) -> None:
+    def _estimate(self, row: "Row") -> None:
         """After the first step of this run, say how long the others take."""
         if len(self._rows) == FIRST_ROWS or self._console.is_terminal:
             return
@@ -338,12 +336,12 @@ class TrainProgress:
             )
 
 
-def _write(report: TrainReport, out: Path, as_json: bool) -> None:
+def _write(report: "TrainReport", out: Path, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
         return
 
-    def accepted(row: Metrics) -> str:
+    def accepted(row: "Metrics") -> str:
         return " ".join(f"{value.mid:.2f}" for value in row.acceptance)
 
     columns = (

@@ -2,8 +2,6 @@
 the order of the blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -41,7 +39,7 @@ class Block:
     """True for a training target that has a token before it in its piece."""
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], length: int) -> Block:
+    def of(cls, pieces: Sequence[Piece], length: int) -> "Block":
         """Return one block; the pieces must fit.
 
         Padding is a piece of its own with nothing to learn.
@@ -72,7 +70,7 @@ class Block:
         ]
         return [piece for piece in cut if any(piece.learnt)]
 
-    def to(self, device: torch.device) -> Block:
+    def to(self, device: torch.device) -> "Block":
         """Return the block on a device."""
         return Block(
             self.tokens.to(device), self.positions.to(device), self.learnt.to(device)

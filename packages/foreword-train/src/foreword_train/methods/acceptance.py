@@ -4,8 +4,6 @@ distribution alone, and its calibration.
 learned.py uses the result.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

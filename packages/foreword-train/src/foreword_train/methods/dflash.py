@@ -2,10 +2,6 @@
 and ahead.py.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -13,10 +9,8 @@ from foreword.draft.heads.dflash import DFlashHead
 from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.methods.masked import MaskedBlockTask, new_head, trainable
+from foreword_train.registry import DFlashOptions
 from foreword_train.task import TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import DFlashOptions
 
 
 class DFlashTask(MaskedBlockTask):

@@ -4,8 +4,6 @@
 After Li et al. 2025 (arXiv 2503.01840), section 3.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

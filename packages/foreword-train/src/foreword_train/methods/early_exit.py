@@ -5,13 +5,11 @@ The loss compares with the target as it was, in place of the data's tokens, so t
 last layer stays what it was.
 """
 
-from __future__ import annotations
-
 import copy
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +26,8 @@ from foreword.model.layers import layer_count, layers_of
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
 from foreword_train.methods.lm import load
+from foreword_train.registry import EarlyExitOptions
 from foreword_train.task import TrainContext, TrainTask, accepted
-
-if TYPE_CHECKING:
-    from foreword_train.registry import EarlyExitOptions
 
 
 class ExitModel(nn.Module):

@@ -2,11 +2,9 @@
 frozen target (arXiv 2602.06036).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +19,8 @@ from foreword.model.head_layers import Qwen3Config
 from foreword.model.layers import layers_of
 from foreword_train.data.packing import Block
 from foreword_train.methods.ahead import Anchors, BlockTask
+from foreword_train.registry import MaskedBlock
 from foreword_train.task import TargetOutputs, TrainContext, seeded
-
-if TYPE_CHECKING:
-    from foreword_train.registry import MaskedBlock
 
 
 class MaskedHeadModule(nn.Module):

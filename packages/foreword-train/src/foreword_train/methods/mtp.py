@@ -2,10 +2,8 @@
 (FastMTP: arXiv 2509.18362), by unrolled steps.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +17,8 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.torch.hooks import lm_head_weight
 from foreword.model.layers import layer_count, layers_of
 from foreword_train.methods.unrolled import UnrolledTask
+from foreword_train.registry import MtpOptions
 from foreword_train.task import TrainContext, seeded
-
-if TYPE_CHECKING:
-    from foreword_train.registry import MtpOptions
 
 ATTENTION = "foreword-unrolled"
 """Name of the attention function below."""

@@ -5,12 +5,9 @@ Mask rows stand after every place of a text. Deeper ones are dropped for most pl
 (conditional drop-token), so that a forward has about three rows a token.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,10 +28,8 @@ from foreword_train.data.pairs import forward_inputs
 from foreword_train.methods.ahead import Anchors, BlockTask, pick
 from foreword_train.methods.lm import check_draft, copied, given_model, write
 from foreword_train.methods.masked import mask_of
+from foreword_train.registry import PardOptions
 from foreword_train.task import TargetOutputs, TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import PardOptions
 
 MEASURED = 64
 """Places. Most per block that a measurement reads, with masks of every depth."""
@@ -59,7 +54,7 @@ class MaskRows:
     """Row of the forward that predicts each token after an anchor, where valid."""
 
     @classmethod
-    def after(cls, anchors: Anchors, length: int) -> MaskRows:
+    def after(cls, anchors: Anchors, length: int) -> "MaskRows":
         """Return a row for each valid token after the first one, which the text's own
         row predicts; `length` = rows of the text.
         """

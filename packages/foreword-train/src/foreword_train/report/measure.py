@@ -2,8 +2,6 @@
 engine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ class Questions:
         """Most prompts that are answered."""
         return MOST if self.prompts is None else self.prompts
 
-    def after(self, trained: int) -> Questions:
+    def after(self, trained: int) -> "Questions":
         """Return the size after a training of so many tokens: after a short one fewer
         prompts, and shorter answers.
         """

@@ -1,7 +1,5 @@
 """Metrics of a trained draft with intervals: acceptance by depth, domain by domain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 the loops never block.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -248,7 +246,7 @@ class AsyncLLM:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def __aenter__(self) -> AsyncLLM:
+    async def __aenter__(self) -> "AsyncLLM":
         return self
 
     async def __aexit__(

@@ -2,8 +2,6 @@
 check parameters.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreword.api.detokenizer import Detokenizer
 from foreword.api.limits import RequestLimits
+from foreword.chats import Message, Options, Tool
 from foreword.chats.length import TextLimit, characters
 from foreword.chats.prompts import (
     ImagePrompt,
@@ -31,7 +30,6 @@ from foreword.sampling.noise import seed_of
 from foreword.types import Request, SamplingParams, Source, SpeechPrompt
 
 if TYPE_CHECKING:
-    from foreword.chats import Message, Options, Tool
     from foreword.model.seq2seq import Seq2Seq
     from foreword.model.vision.processor import Vision
     from foreword.structured.compiler import Grammars
@@ -100,7 +98,7 @@ class Requests:
         return cast("Future[object]", self._grammars.submit(params))
 
     @property
-    def _grammars(self) -> Grammars:
+    def _grammars(self) -> "Grammars":
         with self._lock:
             if self._compiler is None:
                 from foreword.structured.compiler import Grammars
@@ -301,7 +299,7 @@ class Requests:
         )
 
     @property
-    def _sight(self) -> Vision:
+    def _sight(self) -> "Vision":
         """Return what reads images; loaded when it is first needed.
 
         Raises InvalidRequest where there is none.
@@ -343,7 +341,7 @@ class Requests:
         encode = partial(chats.encoded, tokenizer, like_processor=self._sees)
         return tokenizer.apply_chat_template, encode, tokenizer.chat_template
 
-    def _rules(self, language: str) -> Seq2Seq | None:
+    def _rules(self, language: str) -> "Seq2Seq | None":
         """Return the rules of an encoder-decoder whose answer begins as that language
         does, if one is given.
         """

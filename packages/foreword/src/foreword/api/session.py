@@ -3,8 +3,6 @@
 Any thread may call it. Rounds hold one lock; texts are read under another, meanwhile.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -56,7 +54,7 @@ class Session:
         self._running: dict[int, Request] = {}
         self._process = os.getpid()
 
-    def beside(self, engine: Engine) -> Session:
+    def beside(self, engine: Engine) -> "Session":
         """Return a session on another engine of the same target, with requests read in
         the same way.
         """

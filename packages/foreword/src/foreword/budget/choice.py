@@ -5,8 +5,6 @@ Knows numbers alone: no models, no drafters and no clock. Times are in rounds of
 decoding of the same batch, so that a slow hour slows both sides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -112,7 +110,7 @@ class Choice:
         self._texts = [0.0] * methods
         """By method: texts that it began; old ones count less."""
 
-    def start_from(self, other: Choice) -> None:
+    def start_from(self, other: "Choice") -> None:
         """Begin with what requests of another kind have shown."""
         for mine, known in zip(self.agreement, other.agreement, strict=True):
             mine.recall(known.rates)

@@ -2,8 +2,6 @@
 on one, and what its rounds take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

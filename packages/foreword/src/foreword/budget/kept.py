@@ -2,8 +2,6 @@
 learn it anew.
 """
 
-from __future__ import annotations
-
 import atexit
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +36,7 @@ class KeptStates:
 
     folder: ClassVar[Path | None] = None
     """Folder of the files; None = the cache."""
-    opened: ClassVar[dict[object, KeptStates]] = {}
+    opened: ClassVar["dict[object, KeptStates]"] = {}
     """One a file, in this process."""
 
     def __init__(self, values: CachedValues) -> None:
@@ -53,7 +51,7 @@ class KeptStates:
                 }
 
     @classmethod
-    def of(cls, key: Mapping[str, Any]) -> KeptStates:
+    def of(cls, key: Mapping[str, Any]) -> "KeptStates":
         """Return the values kept under a key: the machine, and what the speed of the
         target's forwards depends on.
         """

@@ -3,8 +3,6 @@
 They read the distribution that follows a prefix, never a sample from it.
 """
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Float

@@ -2,8 +2,6 @@
 called in JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import pairwise

@@ -2,8 +2,6 @@
 that it may ask for.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string

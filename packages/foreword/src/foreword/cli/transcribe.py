@@ -2,8 +2,6 @@
 or as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict
@@ -152,7 +150,9 @@ def transcribe(
             shown.update(bar, advance=1)
 
 
-def _write(file: Path, result: Transcript, *, timestamps: bool, as_json: bool) -> None:
+def _write(
+    file: Path, result: "Transcript", *, timestamps: bool, as_json: bool
+) -> None:
     if as_json:
         sys.stdout.write(
             json.dumps({"file": str(file), **asdict(result)}, ensure_ascii=False) + "\n"
@@ -174,7 +174,7 @@ def _clock(seconds: float) -> str:
     )
 
 
-def _summary(file: Path, result: Transcript, seconds: float) -> str:
+def _summary(file: Path, result: "Transcript", seconds: float) -> str:
     stats = result.stats
     parts = [
         file.name,

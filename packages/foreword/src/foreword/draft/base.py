@@ -4,8 +4,6 @@ makes sampled ones).
 Knows batches and distributions; knows nothing about the target, the rule or the engine.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +49,7 @@ class Drafter(ABC):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> Drafter:
+    ) -> "Drafter":
         """Make a drafter for a target.
 
         The default takes no source and needs nothing.

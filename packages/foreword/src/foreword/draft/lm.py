@@ -5,8 +5,6 @@ It tracks which part of its KV cache is committed text; tree/drafter.py grows th
 tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -112,7 +110,7 @@ class LanguageModelDrafter(ModelDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> LanguageModelDrafter:
+    ) -> "LanguageModelDrafter":
         if source is None:
             raise InvalidRequest(
                 "cannot load this method: it needs a draft model. Give draft='folder "

@@ -2,8 +2,6 @@
 inside an accepted draft.
 """
 
-from __future__ import annotations
-
 from foreword.types import Delta, Origin, Request, TokenLogprob
 
 

@@ -2,8 +2,6 @@
 answered with a pause.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

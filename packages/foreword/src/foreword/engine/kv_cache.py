@@ -2,8 +2,6 @@
 when one must give way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from jaxtyping import Float

@@ -2,20 +2,15 @@
 them, or leaves them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from foreword.budget.choice import Choice, Speeds, Text
+from foreword.engine.member import Member
 from foreword.engine.reading import Allowance
 from foreword.estimators import running_mean
 from foreword.types import DraftTree, Request
-
-if TYPE_CHECKING:
-    from foreword.engine.member import Member
 
 Load = tuple[int, float]
 """Requests that write in a round, and its expected seconds without draft tokens."""

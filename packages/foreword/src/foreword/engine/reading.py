@@ -2,8 +2,6 @@
 text that another method writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -54,7 +52,7 @@ class Reader:
     the time.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: "Sequence[Member]") -> None:
         self._members = members
         self._models = {
             number: member.drafter

@@ -1,7 +1,5 @@
 """What rounds take, in rounds of the same batch without draft tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword.budget import Costs

@@ -2,8 +2,6 @@
 its method.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The part of a round that shares a speculator: what it reads, and what it teaches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +24,7 @@ class SubBatch:
     where drafting is off.
     """
 
-    speculator: Speculator
+    speculator: "Speculator"
     scheduled: list[ScheduledRequest]
     drafting: bool
     batch: Batch = field(init=False)

@@ -2,8 +2,6 @@
 built from it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ class AssistantModel:
         target: PreTrainedModel,
         record: ModelRecord,
         tokenizers: tuple[Any, Any] = (None, None),
-    ) -> AssistantModel:
+    ) -> "AssistantModel":
         """Return the draft model of a call, loaded if it is a folder or a hub id."""
         if not isinstance(source, str | Path):
             return cls(source, tokenizers)

@@ -4,8 +4,6 @@ A call that cannot be served goes to transformers unchanged, with a warning that
 the reason.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import warnings
@@ -58,7 +56,7 @@ class Enabled:
     def __init__(self, changed: bool) -> None:
         self._changed = changed
 
-    def __enter__(self) -> Enabled:
+    def __enter__(self) -> "Enabled":
         return self
 
     def __exit__(

@@ -2,8 +2,6 @@
 each would have taken, and how long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -129,7 +127,7 @@ def candidates(session: Session) -> list[str]:
 
 
 def what_if(
-    llm: LLM,
+    llm: "LLM",
     recording: Recording,
     methods: Sequence[str] | None = None,
     nodes: Sequence[int] = NODES,

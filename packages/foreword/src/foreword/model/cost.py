@@ -2,8 +2,6 @@
 on disk.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -169,7 +167,7 @@ def known(
     return cost
 
 
-def _outdated(cost: Cost, probe: Probe) -> bool:
+def _outdated(cost: Cost, probe: "Probe") -> bool:
     """Return whether the machine is far faster than the table, which was then measured
     under load.
     """
@@ -211,7 +209,7 @@ class Probe:
             source = list(islice(cycle(range(prompt)), context - prompt))
             self._backend.move(sequence, source, prompt)
 
-    def _sources(self) -> EncoderMemory | None:
+    def _sources(self) -> "EncoderMemory | None":
         """Return what holds the sources of an encoder-decoder."""
         if not getattr(self._backend, "memories", True):
             return None  # nearly always

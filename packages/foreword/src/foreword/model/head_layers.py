@@ -2,8 +2,6 @@
 computes attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -251,7 +249,7 @@ class _Exact(nn.Module):
     off by a radian at 400.
     """
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Exact:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "_Exact":
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)
 
 

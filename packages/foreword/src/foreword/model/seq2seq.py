@@ -4,8 +4,6 @@ A prompt is the source, which the encoder reads once. The text of a request is w
 decoder reads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -46,7 +44,7 @@ class Seq2Seq:
         cls,
         model: PreTrainedModel,
         name: str,
-    ) -> Seq2Seq | None:
+    ) -> "Seq2Seq | None":
         """Return the rules of an encoder-decoder; None for another model.
 
         Raises ModelError where its settings name no start token, or a list of tokens

@@ -6,8 +6,6 @@ waiting for the next one. A C forward that starts meanwhile shares the cores wit
 one thread.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -132,7 +130,7 @@ def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
 
 
 @cache
-def _limit() -> ctypes._NamedFuncPointer | None:
+def _limit() -> "ctypes._NamedFuncPointer | None":
     """Return omp_set_num_threads of the runtime that torch loaded; None if absent. It
     affects the calling thread only.
 

@@ -2,8 +2,6 @@
 their own code.
 """
 
-from __future__ import annotations
-
 import ctypes
 from array import array
 from collections.abc import Iterable, Sequence
@@ -87,10 +85,10 @@ def library() -> ctypes.CDLL | None:
 
 
 def index(
-    tokens: array[int],
-    hashes: array[int],
-    latest: Sequence[array[int]],
-    before: Sequence[array[int]],
+    tokens: "array[int]",
+    hashes: "array[int]",
+    latest: "Sequence[array[int]]",
+    before: "Sequence[array[int]]",
     capacity: int,
     shift: int,
 ) -> Index | None:

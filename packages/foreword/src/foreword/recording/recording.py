@@ -2,8 +2,6 @@
 round.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_writable, room
 from foreword.recording.reading import Wrong, parsed, plain_json
+from foreword.types import Completion
 from foreword.types.round import Round, short
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
-    from foreword.types import Completion
     from foreword.types.params import SamplingParams
 
 VERSION = 1
@@ -64,7 +62,7 @@ class Totals:
     @classmethod
     def of(
         cls, rounds: Sequence[Round], plain_tokens_per_second: float | None = None
-    ) -> Totals:
+    ) -> "Totals":
         """Sum up the rounds."""
         tokens = sum(len(one.pieces) for one in rounds)
         drafted = sum(len(one.draft) for one in rounds)
@@ -117,7 +115,9 @@ class Recording:
     totals: Totals
 
     @classmethod
-    def of(cls, llm: LLM, params: SamplingParams, answer: Completion) -> Recording:
+    def of(
+        cls, llm: "LLM", params: "SamplingParams", answer: Completion
+    ) -> "Recording":
         """Return the recording of a completion of `llm` with these parameters.
 
         Raises InvalidRequest if the completion has no rounds, because `params.trace`
@@ -128,7 +128,7 @@ class Recording:
         return recorded(llm, params, answer)
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str = "this recording") -> Recording:
+    def from_json(cls, text: str | bytes, name: str = "this recording") -> "Recording":
         """Read a recording.
 
         Raises InvalidRequest, with `name`, if it is not one of this version.
@@ -151,7 +151,7 @@ class Recording:
         return recording
 
     @classmethod
-    def read(cls, file: str | Path) -> Recording:
+    def read(cls, file: str | Path) -> "Recording":
         """Read a file.
 
         Raises InvalidRequest if the file is missing, or is not a recording of this

@@ -1,7 +1,5 @@
 """Noise streams of the drafter and the rule, per request and round."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 
@@ -21,7 +19,7 @@ from foreword.sampling.noise import (
 from foreword.types import Draft, Lists, Noise, Request
 
 
-def text_keys(request: Request) -> array[int]:
+def text_keys(request: Request) -> "array[int]":
     """Return the key of the noise of each answer token, and of the next one.
 
     A key is a hash of the seed, of the material that the model reads besides tokens,

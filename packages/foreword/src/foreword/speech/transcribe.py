@@ -2,8 +2,6 @@
 one engine.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -6,8 +6,6 @@ segment ended; a text that fails a threshold is written again at a higher temper
 (Radford et al. 2022, section 3.8 and appendix D).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,7 +105,7 @@ class Transcriber:
         window: Features,
         start: list[int],
         timestamps: bool,
-        progress: _Progress,
+        progress: "_Progress",
     ) -> Generator[tuple[SpeechPrompt, SamplingParams], Completion, list[int] | None]:
         """Write the text of one window; None where it is silent."""
         ids = [*self._before(progress), *start]
@@ -139,7 +137,7 @@ class Transcriber:
                 break
         return tokens
 
-    def _before(self, progress: _Progress) -> list[int]:
+    def _before(self, progress: "_Progress") -> list[int]:
         """Return the text before a window that the decoder reads, with the token that
         marks it; empty for none.
         """

@@ -2,8 +2,6 @@
 tree, and forced text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import thread_time
@@ -47,7 +45,7 @@ class AnswerGrammar:
 
     def __init__(
         self,
-        matcher: GrammarMatcher,
+        matcher: "GrammarMatcher",
         pieces: Sequence[bytes],
         ends: frozenset[int],
         prompt: int,

@@ -1,7 +1,5 @@
 """Sampling parameters of a request, and the checks of their types and ranges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

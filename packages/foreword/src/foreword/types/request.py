@@ -2,8 +2,6 @@
 completions.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -161,11 +159,11 @@ class Request:
     """The error that ended this request, e.g. of its own logits processor."""
     undrafted: str | None = None
     """Why drafting was turned off for this request; None while it is on."""
-    noise_keys: array[int] = field(default_factory=lambda: array("Q"), init=False)
+    noise_keys: "array[int]" = field(default_factory=lambda: array("Q"), init=False)
     """Keys of the noise of the answer's tokens (sampling/streams.py)."""
     speculator: object = None
     """Speculator of the request, kept in memory as long."""
-    unread: deque[Delta] = field(default_factory=deque)
+    unread: "deque[Delta]" = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
     moments: Moments = field(default_factory=Moments)

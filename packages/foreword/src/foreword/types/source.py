@@ -1,7 +1,5 @@
 """The input of an encoder, and what encoders made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,7 +35,7 @@ class Encoded:
 class Source(Encoded, tuple[int, ...]):
     """Token ids that encoders read."""
 
-    def __new__(cls, tokens: Iterable[int] = ()) -> Source:
+    def __new__(cls, tokens: Iterable[int] = ()) -> "Source":
         source = super().__new__(cls, tokens)
         source.outputs = {}
         return source

@@ -2,8 +2,6 @@
 sequences in a batch.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence

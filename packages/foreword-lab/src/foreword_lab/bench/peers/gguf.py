@@ -4,8 +4,6 @@ rounded to few bits.
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from importlib import import_module

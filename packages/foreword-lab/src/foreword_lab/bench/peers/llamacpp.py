@@ -2,8 +2,6 @@
 lookup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from itertools import islice

@@ -1,7 +1,5 @@
 """Report of a benchmark: rows computed from trials, a table and JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields

@@ -2,8 +2,6 @@
 allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -49,7 +47,7 @@ class Pass:
     """Prediction of a cost table measured just before, for one sequence."""
 
     @classmethod
-    def of(cls, kind: Any, size: int, times: Times, least: float) -> Pass:
+    def of(cls, kind: Any, size: int, times: Times, least: float) -> "Pass":
         """Return the passes of a size; `least`: seconds that they take at least."""
         runs, first = times[size], next(iter(times.values()))
         ratios = [spent / one for spent, one in zip(runs, first, strict=True)]

@@ -1,7 +1,5 @@
 """Building blocks of xgrammar's structural tags, as plain dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from foreword.chats import Function

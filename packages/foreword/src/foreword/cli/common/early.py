@@ -4,8 +4,6 @@ devices, files.
 Names come from foreword.registry, so nothing heavy is imported.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable

@@ -2,8 +2,6 @@
 statistics.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from foreword.cli.common.session import Answer
     from foreword.types import Delta, Origin
 
-STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
+STYLES: "dict[Origin, str]" = {"accepted": "green", "bonus": "bold"}
 CONTROL = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     127: 0x2421,
@@ -125,7 +123,7 @@ def use_colour(choice: bool | None) -> bool:
     )
 
 
-def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
+def coloured(pieces: "Iterable[tuple[str, Origin]]") -> Text:
     """Return text in which the style of each token shows its origin."""
     text = Text()
     for origin, run in groupby(pieces, key=itemgetter(1)):
@@ -156,7 +154,7 @@ class Writer:
         )
         self._terminal = sys.stdout.isatty()
 
-    def __call__(self, delta: Delta) -> None:
+    def __call__(self, delta: "Delta") -> None:
         """Print what one round added."""
         if self._console:
             pieces = zip(delta.pieces, delta.origins, strict=True)
@@ -171,7 +169,7 @@ class Writer:
         sys.stdout.flush()
 
 
-def bar(*, quiet: bool = False, percent: bool = False) -> Progress:
+def bar(*, quiet: bool = False, percent: bool = False) -> "Progress":
     """Return progress bars with the remaining time, on stderr; disabled with `quiet` or
     without a terminal.
     """
@@ -201,7 +199,7 @@ def bar(*, quiet: bool = False, percent: bool = False) -> Progress:
     )
 
 
-def summary(answer: Answer) -> str:
+def summary(answer: "Answer") -> str:
     """Return one line: tokens, speed, acceptance, seed and finish reason."""
     stats = answer.stats
     parts = [
@@ -224,7 +222,7 @@ def _by_method(tokens: Mapping[str, int]) -> str:
     return ", ".join(f"{count} by {name}" for name, count in ranked)
 
 
-def _end(answer: Answer) -> str:
+def _end(answer: "Answer") -> str:
     if answer.interrupted:
         return "interrupted"
     if answer.finish_reason == "length":

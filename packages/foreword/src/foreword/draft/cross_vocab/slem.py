@@ -2,8 +2,6 @@
 draft (Timor et al. 2025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -77,7 +75,7 @@ class StringMatchDrafter(Drafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> StringMatchDrafter:
+    ) -> "StringMatchDrafter":
         return cls(load_pair(source, target, tokenizer))
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:

@@ -2,8 +2,6 @@
 tokens (Timor et al. 2025).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
@@ -268,5 +266,5 @@ class IntersectionDrafter(LanguageModelDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> IntersectionDrafter:
+    ) -> "IntersectionDrafter":
         return cls(load_pair(source, target, tokenizer))

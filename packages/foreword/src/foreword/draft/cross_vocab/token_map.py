@@ -2,8 +2,6 @@
 the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +28,7 @@ class TokenMap:
     """
 
     @classmethod
-    def between(cls, target: Vocabulary, draft: Vocabulary) -> TokenMap:
+    def between(cls, target: Vocabulary, draft: Vocabulary) -> "TokenMap":
         """Compare two vocabularies.
 
         Raises VocabularyMismatch if they share no token.

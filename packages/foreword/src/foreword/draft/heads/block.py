@@ -2,8 +2,6 @@
 predicts one from the target's hidden states.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -180,7 +178,7 @@ class BlockDrafter(HeadDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> BlockDrafter:
+    ) -> "BlockDrafter":
         del tokenizer  # a head uses the target's tokenizer
         head = cls.HEAD.read(checkpoint_of(source))
         check_fits(str(source), head, target.hf.config)

@@ -5,8 +5,6 @@ The head that fills in blocks is in masked.py; here are its bigram table and con
 head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -115,7 +113,7 @@ class DSparkHead(MaskedHead):
         return self.confidence_head.proj(torch.cat(features, -1)).squeeze(-1)
 
     @classmethod
-    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> DSparkHead:
+    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> "DSparkHead":
         config = entries(checkpoint.config)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:

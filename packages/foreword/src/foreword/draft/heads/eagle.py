@@ -4,8 +4,6 @@ al. 2025, arXiv 2503.01840).
 Runs the head (eagle_model.py) for many sequences at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +60,7 @@ class EagleDrafter(HeadDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> EagleDrafter:
+    ) -> "EagleDrafter":
         del tokenizer  # a head uses the target's tokenizer
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)

@@ -2,8 +2,6 @@
 target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ class TrainedHead:
     """Layers of the target; 0 = unknown."""
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> TrainedHead:
+    def read(cls, checkpoint: Checkpoint) -> "TrainedHead":
         """Load a head. Raises ModelError for another kind, or without a tensor."""
         raise NotImplementedError
 

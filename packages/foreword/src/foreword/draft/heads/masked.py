@@ -4,8 +4,6 @@
 Provides its layers, its config and its export to other engines.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -102,7 +100,7 @@ class Layout:
         return self.block if self.sample_from_anchor else self.block - 1
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> Layout:
+    def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> "Layout":
         """Parse config.json, flat or in the layout of speculators; `sample_from_anchor`
         is the default.
 

@@ -2,8 +2,6 @@
 position (arXiv 2401.10774).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -107,7 +105,7 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         return cast("Sequence[nn.Sequential]", list(self))
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> MedusaHeads:
+    def read(cls, checkpoint: Checkpoint) -> "MedusaHeads":
         """Load from a checkpoint.
 
         Raises ModelError for another kind, or where a tensor is missing.

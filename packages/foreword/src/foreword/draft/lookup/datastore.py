@@ -2,8 +2,6 @@
 tokens in microseconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_left

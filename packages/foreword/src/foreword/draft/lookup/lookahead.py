@@ -4,8 +4,6 @@ the n-grams to copy them.
 Needs no draft model. The window and the copies are branches of one tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -81,7 +79,7 @@ class _Window:
     count: int = 0
     """Draft tokens of that draft."""
 
-    def shifted(self, answers: Sequence[int]) -> _Window:
+    def shifted(self, answers: Sequence[int]) -> "_Window":
         """Return the window one position later, with the target's answer appended to
         each column.
         """

@@ -4,8 +4,6 @@ a model.
 After OpenAI's "Predicted Outputs" (2024).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -103,7 +101,7 @@ class Copy:
                     self._places.setdefault(run, []).append(end)
 
     @classmethod
-    def of(cls, request: Request) -> Copy:
+    def of(cls, request: Request) -> "Copy":
         """Return a copy of a request's prediction or source from its start, or of its
         prompt once a run matches.
         """

@@ -5,8 +5,6 @@ It records the target's logits after every draft token, accepted or not, and nee
 draft model.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Sequence

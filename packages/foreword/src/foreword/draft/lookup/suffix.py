@@ -4,8 +4,6 @@ past answers, without a model.
 After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Sequence
@@ -113,7 +111,7 @@ class AnswerStore:
         path: Path,
         vocab: int,
         capacity: int = CAPACITY,
-    ) -> AnswerStore:
+    ) -> "AnswerStore":
         """Read a file written by `save`.
 
         Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it
@@ -201,7 +199,7 @@ class SuffixDrafter(Drafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> SuffixDrafter:
+    ) -> "SuffixDrafter":
         """`source` is a file of past answers, read if it exists and saved as requests
         finish; None = no file.
 

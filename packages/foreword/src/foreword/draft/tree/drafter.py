@@ -2,8 +2,6 @@
 sampled ones.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -80,7 +78,7 @@ class ModelDrafter(Drafter):
         self.calibration = Calibration()
         self._coupled: dict[int, CoupledTree] = {}
 
-    def anew(self) -> ModelDrafter:
+    def anew(self) -> "ModelDrafter":
         """Return a drafter with the same model that has learnt from no text."""
         twin = copy(self)
         twin.calibration = Calibration()
@@ -88,13 +86,13 @@ class ModelDrafter(Drafter):
         return twin
 
     @cached_property
-    def _shapes(self) -> AdaptiveShape:
+    def _shapes(self) -> "AdaptiveShape":
         from foreword.draft.tree.shapes import AdaptiveShape
 
         return AdaptiveShape()
 
     @cached_property
-    def _sampled_tree(self) -> type[SampledTree]:
+    def _sampled_tree(self) -> "type[SampledTree]":
         """The class; a rule that draws with shared noise never needs it."""
         from foreword.draft.tree.sampled import SampledTree
 

@@ -4,8 +4,6 @@ measured acceptance.
 A shape is the parent of each node, -1 = the last committed token; parents come first.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, lru_cache

@@ -2,8 +2,6 @@
 (images, encoder sources, states).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, ClassVar, TypeVar
@@ -32,7 +30,7 @@ class SequenceMemory:
         self.sequences: dict[int, Any] = {}
         """What is remembered of each sequence."""
 
-    def empty(self) -> SequenceMemory:
+    def empty(self) -> "SequenceMemory":
         """Return a memory of this kind without sequences, for another pool."""
         fresh = copy(self)
         fresh.sequences = {}

@@ -1,7 +1,5 @@
 """`Paged`, the base of executors whose sequences have pages of a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -59,7 +57,7 @@ class Paged(Remembers, Generic[Pool]):
         for memory in self.memories:
             memory.close(self.pool, id)
 
-    def _early(self, reads: Sequence[Read]) -> EarlyRows | None:
+    def _early(self, reads: Sequence[Read]) -> "EarlyRows | None":
         """Return where a view has run the first layers of some of these reads; None
         nearly always.
         """

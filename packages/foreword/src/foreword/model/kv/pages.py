@@ -1,7 +1,5 @@
 """Key-value page allocator: texts take pages as they grow, and share prefix pages."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -48,7 +46,7 @@ class PageTable:
 
     capacity: int
     """Most rows."""
-    pages: array[int] = field(default_factory=lambda: array("q"))
+    pages: "array[int]" = field(default_factory=lambda: array("q"))
     run: int = 0
     """Leading pages that are adjacent in the pool."""
     tokens: list[int] | None = None

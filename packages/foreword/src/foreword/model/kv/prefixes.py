@@ -1,7 +1,5 @@
 """Prefix tree of full pages with known tokens: texts that begin alike share them."""
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -24,13 +22,13 @@ class Prefix:
     The root of a tenant has no parent.
     """
 
-    parent: Prefix | None
+    parent: "Prefix | None"
     tokens: bytes
     """Key of the tokens; of a root, its tenant."""
     page: int = -1
     users: int = 0
     """Open sequences that use the page."""
-    children: dict[bytes, Prefix] = field(default_factory=dict)
+    children: "dict[bytes, Prefix]" = field(default_factory=dict)
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict)

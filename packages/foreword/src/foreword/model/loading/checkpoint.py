@@ -1,7 +1,5 @@
 """Reads and writes drafter checkpoints, ours or others': a config and tensors."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Mapping
@@ -44,7 +42,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def read(cls, source: str | Path) -> Checkpoint:
+    def read(cls, source: str | Path) -> "Checkpoint":
         """Read a folder, or a repository on the hub.
 
         Raises ModelError where it is missing or unreadable.

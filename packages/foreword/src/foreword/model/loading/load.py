@@ -4,8 +4,6 @@ The checks are in hub.py (files), config.py and complete.py (tensors); quantized
 reads quantized checkpoints.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -228,7 +226,7 @@ def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
     return frozenset(valid), [token for token in ids if token not in valid]
 
 
-def forced_tokens(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
+def forced_tokens(hf: PreTrainedModel, name: str) -> "Seq2Seq | None":
     """Return the tokens that the settings of an encoder-decoder force; None of a model
     that is none.
     """

@@ -1,7 +1,5 @@
 """Builds the config of a GGUF file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Specification: ggml-org/ggml, docs/gguf.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -66,7 +64,7 @@ class GgufFile:
     """Tensors of all parts, by name."""
 
     @classmethod
-    def open(cls, source: str | Path, path: Path) -> GgufFile:
+    def open(cls, source: str | Path, path: Path) -> "GgufFile":
         """Open a file, or return it as it was opened last.
 
         Raises ModelError if it is damaged or not supported.

@@ -4,8 +4,6 @@ Llama.cpp's converter splits, renames and reorders weights. Here each of its cha
 undone, on codes too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

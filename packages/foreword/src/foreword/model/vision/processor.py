@@ -1,7 +1,5 @@
 """Processor of a vision-language model: from a chat with images to ids and tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
@@ -149,7 +147,7 @@ class Vision:
         self.placeholder: int = target.hf.config.image_token_id
 
     @classmethod
-    def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
+    def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> "Vision":
         """Return the reader of images for a model.
 
         Raises InvalidRequest where it reads text only, or its backend does.

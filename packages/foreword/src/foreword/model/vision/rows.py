@@ -6,8 +6,6 @@ embeddings, the positions and the masks are its own. A forward over tokens then 
 the placeholders' embeddings by the rows of images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 in one forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         """Whether rotary embeddings depend on the length of the text."""
         return self._rope is not None
 
-    def twin(self, *, shares: bool) -> PoolBackend:
+    def twin(self, *, shares: bool) -> "PoolBackend":
         """Return another executor of the same model: with pages and memories of its
         own, or as a guest in this one's.
         """
