@@ -37,9 +37,7 @@ KINDS = {
 """Status -> error type in OpenAI's dialect and in Anthropic's."""
 CONTEXT = "context_length_exceeded"
 ENDS_PROCESS = "request_ends_process"
-"""Code of a request that ended the processes which ran it: sent again, it would end
-more of them.
-"""
+"""Code of a request that ended the processes which ran it: it would end more."""
 LONGEST = 2000
 """Characters of a message. What it quotes of a request may be as long as a body."""
 

@@ -123,9 +123,7 @@ class Gate:
     def _check(
         self, decision: Decision, state: dict[str, Any], headers: Headers
     ) -> None:
-        """Raise ApiError for a head, a host, a path, a key or a rate that is not
-        allowed.
-        """
+        """Raise ApiError for a head, host, path, key or rate that is not allowed."""
         if not self.settings.routed:
             self._check_head(headers)
             self._check_host(headers)

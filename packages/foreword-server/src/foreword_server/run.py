@@ -165,9 +165,7 @@ class HttpServer(uvicorn.Server):
         self._front.log.event("draining", answers=self._front.limits.active)
 
     async def on_tick(self, counter: int) -> bool:
-        """End the server once it fails, or drains and no answer runs, or their time is
-        over.
-        """
+        """End the server once it fails, or drains and is idle, or time is over."""
         self.should_exit |= self._front.failure is not None
         if self._signal is not None:
             if monotonic() >= self._deadline:

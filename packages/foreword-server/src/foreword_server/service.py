@@ -334,9 +334,7 @@ class Texts:
                 left.set()
 
     def _long_requests(self) -> Requests:
-        """Return the builder of the thread for long bodies, which most servers never
-        need.
-        """
+        """Return the builder of the thread for long bodies, which few servers need."""
         if self._long is None:
             self._long = self._make()
         return self._long

@@ -40,18 +40,14 @@ def overlap(
 def agreement(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Bool[Tensor, "*rows"]:
-    """Return whether both have the same argmax: the draft token is accepted at
-    temperature 0.
-    """
+    """Return whether both have the same argmax: acceptance at temperature 0."""
     return target.argmax(-1) == draft.argmax(-1)
 
 
 def forward_kl(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return KL(p || q), which covers every token that the target may emit (Hinton et
-    al. 2015).
-    """
+    """Return KL(p || q), over every token the target may emit (Hinton et al. 2015)."""
     return F.kl_div(draft.log_softmax(-1), target.softmax(-1), reduction="none").sum(-1)
 
 

@@ -1,6 +1,4 @@
-"""Optimisers: AdamW alone, or Muon for the matrices inside a network and AdamW for the
-rest.
-"""
+"""Optimisers: AdamW, or Muon for inner matrices and AdamW for the rest."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -186,9 +186,7 @@ class MaskedBlock(TrainOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DFlashOptions(MaskedBlock):
-    """Options of a head that predicts each token of a block independently of the
-    others.
-    """
+    """Options of a head that predicts each token of a block on its own."""
 
     method = "dflash"
     summary = (
@@ -202,9 +200,7 @@ class DFlashOptions(MaskedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DSparkOptions(MaskedBlock):
-    """Options of a block head whose distributions are conditioned on the previous
-    token.
-    """
+    """Options of a block head that is conditioned on the previous token."""
 
     method = "dspark"
     summary = (

@@ -38,9 +38,7 @@ class TrainContext:
     """Tokens in a block."""
     seed: int
     counts: Callable[[], Int[Tensor, "vocab"]]
-    """Occurrences of each token as a training target, in the first records of the data;
-    slow.
-    """
+    """Occurrences of each token as a training target, in the first records."""
     trusted: bool = False
     """Allow code of the models' own folders to run."""
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from foreword.budget.base import DraftBudget
 
 NODES = 64
-"""Draft tokens. Most that a sequence may have in one round; its pages have room for
-them.
-"""
+"""Draft tokens. Most of a sequence in one round; its pages have room for them."""
 NATIVE = "native"
 """The backend in C, which alone reads quantized forms."""
 EXECUTORS = {

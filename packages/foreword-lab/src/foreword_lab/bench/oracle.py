@@ -5,6 +5,7 @@ It measures the engine apart from any drafter.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
@@ -14,6 +15,9 @@ from foreword.types import Batch, Draft, Request
 NAME = "oracle"
 NODES = 8
 ACCEPTANCE = 0.8
+
+_Key: TypeAlias = tuple[int, float, tuple[int, ...]]
+"""Seed, temperature and prompt."""
 
 
 class Oracle(Drafter):
@@ -35,11 +39,11 @@ class Oracle(Drafter):
             )
         if vocab < 2:
             raise InvalidRequest(
-                "cannot build an oracle: it needs a vocabulary of at least 2 tokens, "
-                f"got {vocab}"
+                "cannot build an oracle: "
+                f"it needs a vocabulary of at least 2 tokens, got {vocab}"
             )
         self._vocab, self._acceptance = vocab, acceptance
-        self._draft_tokens: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
+        self._draft_tokens: dict[_Key, list[int]] = {}
 
     def record_answer(
         self, prompt: Sequence[int], temperature: float, seed: int, text: Sequence[int]

@@ -47,9 +47,7 @@ class Round:
     draft: float = 0.0
     """Inside forwards of a draft model, likewise."""
     reading: bool = False
-    """Whether the prompt was read in this round; such rounds are no sample of steady
-    decoding.
-    """
+    """Whether the prompt was read in this round: no sample of steady decoding."""
     predicted: float | None = None
     """Tokens that the draft tokens' probabilities predict; None where nothing was
     drafted, or without probabilities.

@@ -99,9 +99,7 @@ class TimedBackend(Timer):
 
 
 def timed(model: Model) -> TimedBackend:
-    """Replace the model's backend by a timed one and return it; a second call returns
-    the same.
-    """
+    """Replace the model's backend by a timed one; a second call returns the same."""
     backend: Any = model.backend
     if not isinstance(backend, TimedBackend):
         model.backend = backend = cast(Any, TimedBackend(backend))

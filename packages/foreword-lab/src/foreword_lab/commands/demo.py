@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from foreword_lab.bench.report import Row
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
-"""Held out from training, from four categories, and easy enough for such a
-small model.
-"""
+"""Held out from training, from four categories, easy enough for a small model."""
 REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"

@@ -1,6 +1,4 @@
-"""Views of the demo: a question with its answers, the table of results, and both as
-SVG.
-"""
+"""Views of the demo: a question with its answers, the table, and both as SVG."""
 
 import io
 import re

@@ -157,9 +157,7 @@ def _accepted(row: "Outcome") -> str:
 
 
 def _as_recorded(result: "WhatIf", recording: "Recording") -> str:
-    """Return how the answer was written, and what the best constant choice would have
-    saved.
-    """
+    """Return how the answer was written, and what the best constant choice saved."""
     row = result.recorded
     rest = f"{1000 * row.seconds:.0f} ms, {row.over_plain:.2f} × plain"
     against = "more than the best above" if result.regret > 0 else "less than all above"

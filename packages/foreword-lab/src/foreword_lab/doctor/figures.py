@@ -89,9 +89,7 @@ class Figures:
         )
 
     def accepting(self, least: float, factor: float = 1.0) -> "Figures":
-        """Return the figures with every share at least `least`, after multiplying it by
-        `factor`.
-        """
+        """Return the figures with every share times `factor`, at least `least`."""
         raised = [
             min(1.0, max(least, factor * share))
             for share in (self.first, *self.by_depth)
@@ -122,9 +120,7 @@ class Figures:
 
 
 def figures(answers: Answers, scoring: Cost) -> Figures:
-    """Return the figures of answers at BUDGETS; `scoring`: the target's measured
-    forwards.
-    """
+    """Return the figures of answers at BUDGETS; `scoring`: the target's forwards."""
     sums = answers.counts().sum(axis=0)
     longest = [runs[LONGEST] for runs in answers.passes]
     passes = [one for run in longest for one in run]

@@ -1,6 +1,4 @@
-"""Causes in how a drafter fits its target: tokenizer, chat template, hidden states and
-vocabulary.
-"""
+"""Causes in a drafter's fit: tokenizer, chat template, hidden states, vocabulary."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -73,9 +73,8 @@ def surface_table(outlook: Outlook) -> Table[float]:
 
     def column(gamma: int) -> Column[float]:
         def cell(alpha: float) -> str:
-            return _coloured(
-                speed_up(expected_tokens(alpha, gamma), gamma, outlook.cost)
-            )
+            tokens = expected_tokens(alpha, gamma)
+            return _coloured(speed_up(tokens, gamma, outlook.cost))
 
         return Column(f"γ={gamma}", cell)
 
@@ -104,8 +103,10 @@ def verdict(outlook: Outlook) -> str:
 def bar(speed: float) -> str:
     """Return a bar as long as the speed, with a mark at plain decoding's."""
     length = round(BAR * speed)
-    text = "█" * min(length, BAR) + "▓" * max(0, length - BAR)
-    return text.ljust(BAR) + ("▏" if length <= BAR else "")
+    text = "█" * min(length, BAR)
+    text += "▓" * max(0, length - BAR)
+    mark = "▏" if length <= BAR else ""
+    return text.ljust(BAR) + mark
 
 
 def _coloured(speed: float) -> str:

@@ -86,9 +86,7 @@ class TimedArm:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the predicted rounds of a choice take on one answer, by whether they
-    drafted.
-    """
+    """Predicted seconds of a choice's rounds on one answer, by whether they drafted."""
 
     tokens: int
     rounds: dict[bool, int]
@@ -163,9 +161,7 @@ class RoundPrices:
         return total
 
     def drafting(self, arm: Arm) -> float | None:
-        """Return the share of drafting in a round that drafts; None before any was
-        timed.
-        """
+        """Return the share of drafting in a round that drafts; None before any."""
         shares = self._shares.get(arm)
         return median(shares) if shares else None
 
@@ -177,9 +173,7 @@ def typical(seconds: Sequence[float]) -> float:
 
 
 def seconds_of(rounds: Sequence[Round]) -> list[float]:
-    """Return the measured seconds of each round, without the reading of the prompt by
-    the drafter.
-    """
+    """Return the measured seconds of each round, without the drafter's prompt."""
     rest = [one.score_ms + one.verify_ms + one.commit_ms for one in rounds]
     drafting = drafting_seconds(rounds)
     return [one / 1000 + own for one, own in zip(rest, drafting, strict=True)]

@@ -1,6 +1,4 @@
-"""The answers of a file of requests: whole lines, appended, and read again after a
-kill.
-"""
+"""The answers of a file of requests: whole lines, appended, readable after a kill."""
 
 import fcntl
 import json

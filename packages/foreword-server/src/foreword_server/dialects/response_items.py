@@ -84,7 +84,9 @@ def _function(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "custom_tool_call":
         value = {"input": item.get("input")}
         return {"name": name, "arguments": json.dumps(value)}
-    about = {name: value for name, value in item.items() if name not in CALL_FIELDS}
+    about = dict(item)
+    for field in CALL_FIELDS:
+        about.pop(field, None)
     name = kind.removesuffix("_call")
     return {"name": name, "arguments": json.dumps(about)}
 
@@ -133,15 +135,17 @@ def _result_part(part: Any) -> dict[str, Any]:
 
 
 def _content_of(content: Any, number: int) -> str | list[dict[str, Any]]:
-    """Return the content of a message: its text, or a list of parts if there are
-    images.
-    """
+    """Return the content of a message: its text, or a list of parts with images."""
     if not isinstance(content, list) or not any(map(is_image, content)):
         return text_of(content, number)
-    return [
-        part if is_image(part) else {"type": "text", "text": text_of([part], number)}
-        for part in content
-    ]
+
+    def as_part(part: Any) -> dict[str, Any]:
+        if is_image(part):
+            return part
+        text = text_of([part], number)
+        return {"type": "text", "text": text}
+
+    return [as_part(part) for part in content]
 
 
 def text_of(content: Any, number: int) -> str:

@@ -152,9 +152,7 @@ class Translator:
     def _output(
         self, chat: Chat, prompt: Rendered, sampling: Mapping[str, Any]
     ) -> tuple[Callable[[], OutputParser], dict[str, Any]]:
-        """Return how the output is parsed, and the sampling parameters that
-        make it so.
-        """
+        """Return how the output is parsed, and the sampling parameters for that."""
         tools = self._tools(chat)
         template = template_of(self.tokenizer.chat_template, tools=bool(tools))
         style = self._tool_format(template) if tools else None

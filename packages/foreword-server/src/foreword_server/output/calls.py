@@ -101,9 +101,7 @@ class Calls:
             raise LastCall
 
     def arguments(self, name: str) -> Reading[None]:
-        """Begin a call and read the JSON object of its arguments, fragment by
-        fragment.
-        """
+        """Begin a call and read the JSON object of its arguments, piece by piece."""
         if (yield from self.reader.peek()) != "{":
             raise Mismatch
         self.begin(name)

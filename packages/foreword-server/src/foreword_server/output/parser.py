@@ -1,6 +1,4 @@
-"""The parser of one output: reasoning, content and tool calls, from committed text as
-it arrives.
-"""
+"""The parser of one output as it arrives: reasoning, content and tool calls."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -117,9 +117,7 @@ def _replayed(service: Service, body: bytes) -> dict[str, Any]:
 
 
 def described(service: Service) -> dict[str, Any]:
-    """Return the methods that requests may name, and the costs that the default budget
-    works with.
-    """
+    """Return the methods that requests may name, and the default budget's costs."""
     llm, usable = service.llm, [name for name in METHODS if service.can_draft(name)]
     speculator = llm.engine.default
     budget = speculator.budget

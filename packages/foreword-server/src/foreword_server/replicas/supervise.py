@@ -15,9 +15,7 @@ from foreword_server.replicas.pool import LONGEST_PAUSE, Asked, Lost, Pool, Repl
 from foreword_server.replicas.process import Process, Start
 
 LONGEST_PATH = 72
-"""Bytes of the path of the system's temporary folder. Linux takes 107 for a socket,
-macOS 103.
-"""
+"""Bytes of the temporary folder's path. Linux takes 107 for a socket, macOS 103."""
 OK = 200
 PROBE_SECONDS = 5.0
 """Seconds between two looks whether a replica answers; an answer takes less."""

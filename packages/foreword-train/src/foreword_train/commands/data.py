@@ -1,6 +1,4 @@
-"""`foreword data`: options and output of the data preparation in
-foreword_train.data.
-"""
+"""`foreword data`: options and output of data preparation in foreword_train.data."""
 
 import json
 import sys

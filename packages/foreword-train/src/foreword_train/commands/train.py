@@ -263,9 +263,7 @@ def _filled(kind: type[Dataclass], values: dict[str, Any]) -> Dataclass:
 
 
 class TrainProgress:
-    """Progress of a training on stderr: a bar on a terminal, a line per evaluation in a
-    pipe.
-    """
+    """Progress of a training on stderr: a bar on a terminal, lines in a pipe."""
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
         from rich.progress import (

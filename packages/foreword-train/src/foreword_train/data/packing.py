@@ -29,9 +29,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces side by side, padded; each is read on its own, since its positions start
-    at 0.
-    """
+    """Pieces side by side, padded; each is read alone, with positions from 0."""
 
     tokens: Int[Tensor, "*batch length"]
     positions: Int[Tensor, "*batch length"]
@@ -158,9 +156,7 @@ class Encoder:
         learnt: list[bool],
         span: tuple[int, int],
     ) -> None:
-        """Mark the tokens that begin inside a span of text, up to the first that ends a
-        text.
-        """
+        """Mark the tokens that begin in a span of text, up to the first end."""
         for index, start in enumerate(starts):
             if span[0] <= start < span[1]:
                 learnt[index] = True

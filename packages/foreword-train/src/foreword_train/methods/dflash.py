@@ -14,9 +14,7 @@ from foreword_train.task import TrainContext
 
 
 class DFlashTask(MaskedBlockTask):
-    """Task of a head that predicts every token of a block independently of
-    the others.
-    """
+    """Task of a head that predicts every token of a block on its own."""
 
     def __init__(self, context: TrainContext, options: DFlashOptions) -> None:
         head = _head(context, options)

@@ -54,9 +54,7 @@ class DSparkTask(MaskedBlockTask):
         )
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
-        """Add the mean absolute error and the bias of the predicted acceptance
-        probability.
-        """
+        """Add the mean absolute error and bias of the predicted acceptance."""
         metrics = super().metrics(predictions)
         confidence = self._confidence(predictions)
         if confidence is None:

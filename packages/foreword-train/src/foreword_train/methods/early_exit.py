@@ -92,9 +92,7 @@ class EarlyExitTask(TrainTask):
     """
 
     def __init__(self, context: TrainContext, options: EarlyExitOptions) -> None:
-        """Raises InvalidRequest for exits that the target does not have, and rates out
-        of range.
-        """
+        """Raises InvalidRequest for exits the target lacks, and rates out of range."""
         target = context.target
         if getattr(target, "_is_stateful", False):
             raise ModelError(
@@ -170,9 +168,7 @@ class EarlyExitTask(TrainTask):
 
 
 def _exits(value: str | None, layers: int) -> tuple[int, ...]:
-    """Return the exits of an option, in order; None = after every layer but the
-    last.
-    """
+    """Return the exits of an option, in order; None = all layers but the last."""
     if value is None:
         return tuple(range(1, layers))
     try:

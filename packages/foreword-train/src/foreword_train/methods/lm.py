@@ -35,9 +35,7 @@ from foreword_train.task import TrainContext, TrainTask, accepted, seeded
 
 
 class Distillation(TrainTask):
-    """Task that trains a draft model on the target's next-token distribution, computed
-    on the fly.
-    """
+    """Task that trains a draft model on the target's next-token distribution."""
 
     def __init__(
         self, context: TrainContext, options: LmOptions, module: HFModel | None = None

@@ -24,9 +24,7 @@ from foreword_train.task import TargetOutputs, TrainContext, seeded
 
 
 class MaskedHeadModule(nn.Module):
-    """A head over many blocks at once; each block attends to its own context and
-    itself.
-    """
+    """A head over many blocks at once; each attends to its context and itself."""
 
     def __init__(self, head: MaskedHead) -> None:
         super().__init__()
@@ -106,9 +104,7 @@ class MaskedBlockTask(BlockTask):
 def _seen(
     block: Block, anchors: Int[Tensor, "batch anchors"], rows: int
 ) -> Bool[Tensor, "batch rows keys"]:
-    """Mask of the tokens before the anchor in its own record, and of the rows of the
-    same block.
-    """
+    """Mask of the tokens before the anchor in its record, and of its block's rows."""
     length, count = block.tokens.shape[1], anchors.shape[1]
     piece = (block.positions == 0).cumsum(1)
     index = torch.arange(length, device=anchors.device)

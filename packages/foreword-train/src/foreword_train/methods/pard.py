@@ -42,9 +42,7 @@ Rows = Int[Tensor, "batch rows"]
 
 @dataclass(frozen=True, slots=True)
 class MaskRows:
-    """Mask rows of blocks, which follow the rows of the text in a forward; unused ones
-    come last.
-    """
+    """Mask rows of blocks, after the rows of the text; unused ones come last."""
 
     places: Rows
     """Index of the last known token; -1 in an unused row."""
@@ -123,9 +121,7 @@ class MaskTraining(BlockTask):
     """
 
     def __init__(self, context: TrainContext, options: PardOptions) -> None:
-        """Raises InvalidRequest or ModelError where options, draft and target do not
-        fit.
-        """
+        """Raises InvalidRequest or ModelError if options and models do not fit."""
         _check(options)
         draft = _draft(context, options)
         super().__init__(

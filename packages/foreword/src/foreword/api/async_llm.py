@@ -224,16 +224,12 @@ class AsyncLLM:
         return job is not None
 
     def end(self, request: Request) -> None:
-        """End one request of a job before its next round; the committed
-        tokens stay.
-        """
+        """End a request of a job before its next round; committed tokens stay."""
         self._call_in_thread(partial(self.llm.session.forget, request))
 
     @property
     def alive(self) -> bool:
-        """Whether requests can run: not closed, and the thread, once started, has not
-        ended.
-        """
+        """Whether requests can run: not closed, and the thread has not ended."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
     async def close(self) -> None:
@@ -260,9 +256,7 @@ class AsyncLLM:
     async def _read(
         self, prompt: Prompt, params: SamplingParams | None
     ) -> tuple[Prompt, SamplingParams | None]:
-        """Tokenize the texts of a request in another thread, so that rounds go on
-        meanwhile.
-        """
+        """Tokenize the texts of a request in another thread, while rounds go on."""
         if not has_texts(prompt, params):
             return prompt, params
         read, params = await asyncio.to_thread(self.llm.session.read, prompt, params)

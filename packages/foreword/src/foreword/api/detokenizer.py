@@ -1,6 +1,4 @@
-"""Incremental detokenization: whole characters only, and never a part of a
-stop string.
-"""
+"""Incremental detokenization: whole characters, never a part of a stop string."""
 
 from collections.abc import Callable, Collection
 from functools import partial

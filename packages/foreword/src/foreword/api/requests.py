@@ -325,9 +325,7 @@ class Requests:
     def _rendering(
         self, images: int
     ) -> tuple[Callable[..., Any], Callable[..., Rendered], object]:
-        """Return how a chat becomes text and how it becomes tokens, and the chat
-        template.
-        """
+        """Return how a chat becomes text and tokens, and the chat template."""
         from foreword import chats
 
         tokenizer: Any = self.tokenizer

@@ -94,9 +94,7 @@ class Session:
         return requests
 
     def build(self, prompt_and_params: PromptAndParams) -> list[Request]:
-        """Return the requests of what `read` returned, not yet queued. The caller holds
-        the lock.
-        """
+        """Return the requests of what `read` returned. The caller holds the lock."""
         return self._requests.build(*prompt_and_params)
 
     def load(self, params: SamplingParams) -> Future[Drafter] | None:
@@ -319,9 +317,7 @@ class Session:
 
 
 def completed(request: Request, deltas: Sequence[Delta], method: str) -> Completion:
-    """Return the completion of a request that was drafted by `method`, from all its
-    deltas.
-    """
+    """Return the completion of a request drafted by `method`, from its deltas."""
     logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
     return Completion(
         text="".join(delta.text for delta in deltas),

@@ -161,9 +161,7 @@ class Choice:
         agreement.add(depth, accepted)
 
     def looked(self, text: Text, gain: float) -> None:
-        """Record what the best draft that was looked up should gain; 0 where none was
-        found.
-        """
+        """Record what the best draft looked up should gain; 0 if there was none."""
         text.gain += LOOKED * (gain - text.gain)
         self.gained += LOOKED_ON_ALL * (gain - self.gained)
 
@@ -174,9 +172,7 @@ class Choice:
     # ---- predict
 
     def reached(self, text: Text, method: int) -> Iterator[float]:
-        """Yield, by depth, the probability that a draft on this text is accepted so
-        far.
-        """
+        """Yield, by depth, the probability that a draft is accepted so far."""
         odds = text.by_method[method].odds()
         reached = 1.0
         for rate in self.agreement[method].rates:
@@ -184,9 +180,7 @@ class Choice:
             yield reached
 
     def expected(self, text: Text, method: int, depth: int) -> float:
-        """Return the tokens of a draft of this depth that are expected to be
-        accepted.
-        """
+        """Return the tokens of a draft of this depth expected to be accepted."""
         total, reached = 0.0, 1.0
         for at, reached in enumerate(self.reached(text, method)):
             if at == depth:

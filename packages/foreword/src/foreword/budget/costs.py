@@ -1,6 +1,4 @@
-"""Seconds of a forward by its number of rows: measured beforehand, and corrected in
-use.
-"""
+"""Seconds of a forward by its rows: measured beforehand, corrected in use."""
 
 import math
 from collections.abc import Mapping

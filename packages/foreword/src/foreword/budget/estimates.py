@@ -77,9 +77,7 @@ class Agreement:
         self.rates = rates
 
     def calibrate(self, expected: float, accepted: int) -> None:
-        """Record how many draft tokens were expected to be accepted, and how many
-        were.
-        """
+        """Record how many draft tokens were expected to be accepted, and were."""
         self._expected = MEMORY * self._expected + expected
         self._accepted = MEMORY * self._accepted + accepted
 
@@ -98,9 +96,7 @@ class Agreement:
 
 @dataclass(slots=True)
 class OnText:
-    """Acceptance of a method's draft tokens on one text, beside all texts; old tokens
-    fade.
-    """
+    """Acceptance of a method's draft tokens on one text and on all; old tokens fade."""
 
     tried: float = 0.0
     accepted: float = 0.0
@@ -116,9 +112,7 @@ class OnText:
             self.expected = DECAY * self.expected + rates[min(at, DEPTHS - 1)]
 
     def odds(self) -> float:
-        """Return the odds of acceptance on this text over those on all texts, shrunk
-        toward 1.
-        """
+        """Return the odds of acceptance on this text over all, shrunk toward 1."""
         if not self.tried:
             return 1.0
         usual = min(max(self.expected / self.tried, 0.01), 0.99)
@@ -136,13 +130,9 @@ class Price:
     drafting: LinearCost = field(default_factory=LinearCost)
     """What proposing takes, by the levels of drafts: forwards of a draft model."""
     unread: LinearCost = field(default_factory=LinearCost)
-    """What reading takes, by the tokens that another one wrote: the drafter reads them
-    first.
-    """
+    """Seconds of reading, by tokens that another drafter wrote and this one reads."""
     is_warm: bool = False
-    """Whether a round is over: the first one of a process takes longer than any later
-    one.
-    """
+    """Whether a round is over: the first of a process takes longer than others."""
     before: float = 0.0
     """What the round before took."""
 

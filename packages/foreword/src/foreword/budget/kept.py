@@ -30,9 +30,7 @@ def kind_name(rule: str, budget: str, sort: tuple[bool, bool], bits: int) -> str
 
 
 class KeptStates:
-    """Values (`Choice.state`) by (kind of request, method), of one target on one
-    machine.
-    """
+    """Values (`Choice.state`) by (kind of request, method) of a target here."""
 
     folder: ClassVar[Path | None] = None
     """Folder of the files; None = the cache."""

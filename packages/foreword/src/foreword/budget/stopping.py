@@ -92,9 +92,7 @@ class AdaEdlBudget(SvipBudget):
     """
 
     SHARE = 0.2
-    """gamma: the acceptance probability is assumed to be at least
-    1 - sqrt(gamma H(q)).
-    """
+    """gamma: the acceptance probability is taken as 1 - sqrt(gamma H(q)) or more."""
     THRESHOLD = 0.4
     """lambda at the start."""
     TARGET = 0.9

@@ -49,7 +49,9 @@ def instructed(
         if last["role"] == "tool":
             content = f"{plain.pop()['content']}\n{content}"
         plain.append({"role": "user", "content": content})
-    return system_first(plain, [instruction(functions)]) if functions else plain
+    if not functions:
+        return plain
+    return system_first(plain, [instruction(functions)])
 
 
 def _called(turn: Turn) -> str:

@@ -338,9 +338,7 @@ def _read_message() -> str | None:
 
 
 def _read_line(prompt: str) -> str | None:
-    """Read one line, with editing and history on a terminal; None at the end
-    of input.
-    """
+    """Read one line, with editing and history on a terminal; None at the end."""
     try:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None

@@ -1,6 +1,4 @@
-"""`foreword inspect`: the backend of a model, the reason for it, and the cost of
-forwards.
-"""
+"""`foreword inspect`: a model's backend, its reason, and the cost of forwards."""
 
 import json
 import sys
@@ -168,9 +166,7 @@ def _table(cost: "Cost", context: int) -> Table[int]:
 
 
 def _head(llm: "LLM", draft: str) -> dict[str, object]:
-    """Load a trained head for the target and return what its config says; empty for a
-    draft model.
-    """
+    """Load a trained head and return what its config says; empty for a draft model."""
     from foreword.draft import default_method, method
     from foreword.draft.heads.loading import trained_for
 

@@ -1,6 +1,4 @@
-"""`foreword transcribe`: what is said in sound files, as text, as segments with times,
-or as JSON.
-"""
+"""`foreword transcribe`: what sound files say, as text, as segments or as JSON."""
 
 import json
 import sys
@@ -27,9 +25,7 @@ THRESHOLDS = {
     "logprob_threshold": -1.0,
     "no_speech_threshold": 0.6,
 }
-"""Values that transformers documents for Whisper. The first applies to token ids, not
-to text.
-"""
+"""Values that transformers documents for Whisper. The first is of ids, not text."""
 
 Files = Annotated[
     list[Path],

@@ -34,9 +34,7 @@ class Drafter(ABC):
     it from the registry.
     """
     reads_target: bool = False
-    """It reads the target's scores, or shares its keys, and not only the text and
-    `hidden_layers`.
-    """
+    """It reads the target's scores or keys, not only text and `hidden_layers`."""
 
     hidden_layers: tuple[int, ...] = ()
     """The target's hidden states that it reads, numbered as in transformers: 0 = the

@@ -51,9 +51,7 @@ class _Memory:
     """
 
     def remember(self, tree: DraftTree) -> None:
-        """Record that these draft tokens were read after the committed text, in this
-        order.
-        """
+        """Record that these draft tokens were read after the text, in this order."""
         pairs = zip(tree.parents, tree.tokens, strict=True)
         self.draft_tokens = {pair: node for node, pair in enumerate(pairs)}
 

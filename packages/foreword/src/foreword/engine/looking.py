@@ -47,9 +47,7 @@ class Lookup:
 
 
 class Looker:
-    """Looks drafts up: where they pay, and within a share of the time where they do
-    not.
-    """
+    """Looks drafts up where they pay, else within a share of the time."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
@@ -144,7 +142,11 @@ class Looker:
         self._drafts.get(request.id, {}).pop(number, None)
 
     def _settle(
-        self, request: Request, choice: Choice, text: Text, drafts: dict[int, Lookup]
+        self,
+        request: Request,
+        choice: Choice,
+        text: Text,
+        drafts: dict[int, Lookup],
     ) -> None:
         """Record the drafts that the text has left."""
         for number, draft in list(drafts.items()):

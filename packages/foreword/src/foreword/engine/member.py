@@ -108,9 +108,7 @@ class Member(Speculator):
 
 
 def budget_of(member: Drafter, budget: DraftBudget, *, alone: bool) -> DraftBudget:
-    """Return the budget of a member: drafts that are looked up are priced by what was
-    found.
-    """
+    """Return the budget of a member; drafts that are looked up have their own price."""
     looks_up = member.about.looks_up
     if alone and not looks_up:
         return budget

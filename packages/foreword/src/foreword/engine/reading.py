@@ -48,9 +48,7 @@ class Allowance:
 
 
 class Reader:
-    """Lets draft models that are not in use read what was written, within a share of
-    the time.
-    """
+    """Lets idle draft models read what was written, within a share of the time."""
 
     def __init__(self, members: "Sequence[Member]") -> None:
         self._members = members

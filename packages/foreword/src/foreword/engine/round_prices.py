@@ -63,9 +63,7 @@ class RoundPrices:
         return slope / self.plain_seconds(texts)
 
     def terms(self, choice: Choice, method: int, texts: int) -> Terms:
-        """Return what draft tokens of a method take and must earn in a round of so many
-        requests.
-        """
+        """Return what draft tokens of a method take and must earn in such a round."""
         return Terms(
             self.plain_seconds(texts),
             choice.prices[method],

@@ -45,9 +45,7 @@ and what these have learnt.
 
 
 class SpeculatorCache:
-    """Cache of speculators, each a method, a rule and a budget policy that requests
-    name.
-    """
+    """Cache of speculators: the method, rule and budget policy that requests name."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""The draft model of a call: whether it fits the target, and the drafter
-built from it.
-"""
+"""The draft model of a call: whether it fits the target, and its drafter."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -40,9 +38,7 @@ FIX = (
 
 @dataclass(frozen=True, slots=True)
 class AssistantModel:
-    """A draft model in memory, with the tokenizers of target and draft model
-    if given.
-    """
+    """A draft model in memory, with the tokenizers of target and draft model."""
 
     model: PreTrainedModel | Model
     tokenizers: tuple[Tokenizer | None, Tokenizer | None] = (None, None)

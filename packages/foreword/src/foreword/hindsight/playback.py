@@ -93,9 +93,7 @@ def _frozen(value: Any) -> Any:
 
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
-    """Return the tokens that rounds wrote, without what a stop string or a limit cut
-    off.
-    """
+    """Return the tokens that rounds wrote, without those cut off by a stop or limit."""
     tokens: list[int] = []
     for round_ in rounds:
         path = [round_.draft[node].token for node in round_.accepted]

@@ -50,9 +50,7 @@ class Outcome:
     over_plain: float
     """Predicted seconds of plain decoding, divided by `seconds`."""
     reread: bool
-    """Whether the target had to read the text again, since the drafter reads what it
-    reads.
-    """
+    """Whether the target had to read the text again, for a drafter that reads it."""
     rounds: tuple[Round, ...]
     """With the draft trees."""
     rule: str = DEFAULT_RULE

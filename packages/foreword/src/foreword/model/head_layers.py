@@ -32,9 +32,7 @@ Attend = Callable[
     ],
     Float[Tensor, "rows heads dim"],
 ]
-"""(layer number, queries, keys, values) of some rows -> attention output of
-each row.
-"""
+"""(layer number, queries, keys, values) of rows -> attention output of each row."""
 
 SIZES = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "

@@ -308,9 +308,7 @@ class Model:
         self.backend.close(id)
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Run one forward; return the logits of the last `keep` tokens of each read, in
-        order.
-        """
+        """Run one forward; return the logits of the last `keep` tokens of each read."""
         return self.backend.read(reads)
 
     def read_hidden(
@@ -369,9 +367,7 @@ class Model:
         return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to
-        start + i.
-        """
+        """Make an accepted branch contiguous: position source[i] moves to start + i."""
         self.backend.move(id, source, start)
 
     def second(self) -> "Model":

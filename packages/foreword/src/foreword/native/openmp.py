@@ -47,9 +47,7 @@ _held = _Held()
 
 
 def threads() -> int:
-    """Return the threads that a computation may use here, whether or not torch is
-    limited to one.
-    """
+    """Return the threads a computation may use, even if torch is limited to one."""
     return _held.threads or torch.get_num_threads()
 
 
@@ -122,9 +120,7 @@ def in_parallel(
 
 
 def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context to compute a module in: all threads, or one if it is small
-    (see `HEAVY`).
-    """
+    """Return the context to compute a module in: all threads, or one below `HEAVY`."""
     size = sum(weight.nbytes for weight in part.parameters())
     return all_threads if size > HEAVY else nullcontext
 

@@ -39,9 +39,7 @@ class Votes(Structure):
 
 
 class Trust(Structure):
-    """How often votes of each weight class were right, as in estimators.py; initially
-    all zeros.
-    """
+    """How often votes of each weight class were right, as in estimators.py."""
 
     __slots__ = ()
     _fields_ = [("right", c_double * KINDS * 2), ("tried", c_double * KINDS * 2)]

@@ -1,6 +1,4 @@
-"""A recording: one answer, the settings and the machine it was made with, and every
-round.
-"""
+"""A recording: one answer, its settings and machine, and every round."""
 
 import json
 from collections import Counter
@@ -12,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_writable, room
 from foreword.recording.reading import Wrong, parsed, plain_json
-from foreword.types import Completion
 from foreword.types.round import Round, short
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
+    from foreword.types import Completion
     from foreword.types.params import SamplingParams
 
 VERSION = 1
@@ -101,9 +99,7 @@ class Recording:
     budget: str
     """Policy of the number of draft tokens, or nodes=N."""
     params: dict[str, Any]
-    """Sampling parameters other than the default, as plain values; a logits processor
-    is its name.
-    """
+    """Sampling parameters other than the default, plain; a logits processor by name."""
     seed: int
     prompt_tokens: tuple[int, ...]
     prompt: str
@@ -116,7 +112,7 @@ class Recording:
 
     @classmethod
     def of(
-        cls, llm: "LLM", params: "SamplingParams", answer: Completion
+        cls, llm: "LLM", params: "SamplingParams", answer: "Completion"
     ) -> "Recording":
         """Return the recording of a completion of `llm` with these parameters.
 
@@ -188,9 +184,7 @@ class Recording:
 
 
 def _check(round_: Round, where: str) -> None:
-    """Raise Wrong unless the draft is a tree, and the accepted nodes are a path from
-    its root.
-    """
+    """Raise Wrong unless the draft is a tree, and the accepted nodes a path in it."""
     for node, draft_token in enumerate(round_.draft):
         if not -1 <= draft_token.parent < node:
             raise Wrong(

@@ -104,17 +104,13 @@ class NoiseStreams:
         return gumbel_of(extended(key, path), tokens, self._vocab)
 
     def written(self, request: Request, count: int) -> list[int] | None:
-        """Return the keys of the noise that the last `count` tokens were drawn with,
-        likewise.
-        """
+        """Return the keys of the noise that the last `count` tokens were drawn with."""
         if request.params.greedy:
             return None
         return text_keys(request)[-count - 1 : -1].tolist()
 
     def verifying(self, requests: tuple[Request, ...], draft: Draft) -> Noise:
-        """Return the noise of one verification by a rule that does not share its
-        noise.
-        """
+        """Return the noise of one verification, which its rule does not share."""
         return Noise(
             None,
             self._uniform(requests, draft, Stream.ACCEPT),

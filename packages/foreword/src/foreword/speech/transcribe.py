@@ -1,6 +1,4 @@
-"""Transcriptions of several sounds, for `Session.run`: their windows in the rounds of
-one engine.
-"""
+"""Transcriptions of several sounds, for `Session.run`, in the rounds of one engine."""
 
 import secrets
 from collections.abc import Callable, Sequence

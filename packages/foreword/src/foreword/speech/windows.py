@@ -24,9 +24,7 @@ from foreword.types import Completion, Features, SamplingParams, SpeechPrompt, S
 Logits = Callable[[Features, Sequence[int], int], Float[Tensor, "kept vocab"]]
 """(window, tokens, keep) -> the target's logits after the last `keep` tokens."""
 Runs = Generator[tuple[SpeechPrompt, SamplingParams], Completion, Transcript]
-"""Yields what is to be completed, is sent the completion, and returns the
-transcript.
-"""
+"""Yields what to complete, is sent the completion, and returns the transcript."""
 
 TOKEN_SECONDS, FRAME_SECONDS = 0.02, 0.01
 STRIDE = 2
@@ -88,9 +86,7 @@ class Transcriber:
         first: Features,
         timestamps: bool,
     ) -> list[int]:
-        """Return the tokens before the text, with the language that the first window is
-        in.
-        """
+        """Return the tokens before the text, with the language of the first window."""
         start = self.rules.start(self.options, timestamps)
         if None not in start:
             return [token for token in start if token is not None]
@@ -247,9 +243,7 @@ class _Progress:
 
 
 Piece = tuple[float, float, list[int]]
-"""Start and end in steps of timestamps since the start of the window, and the
-tokens.
-"""
+"""Start and end in timestamps since the start of the window, and the tokens."""
 
 
 def split(

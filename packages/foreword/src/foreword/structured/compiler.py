@@ -86,9 +86,7 @@ class Grammars:
     def answer(
         self, grammar: "CompiledGrammar", params: SamplingParams, prompt: int
     ) -> AnswerGrammar:
-        """Return the state of one answer that follows a grammar after a prompt of
-        `prompt` tokens.
-        """
+        """Return the state of an answer with a grammar after `prompt` tokens."""
         ends = frozenset(params.stop_token_ids) | (
             frozenset() if params.ignore_eos else self._eos
         )

@@ -82,9 +82,7 @@ class CompileQueue:
         vocabularies: Callable[[], Vocabularies],
         keep: "Callable[[CompiledGrammar], CompiledGrammar]",
     ) -> "Future[CompiledGrammar]":
-        """Return the compiled form in a future; cancelling it gives the
-        compilation up.
-        """
+        """Return the compiled form in a future; cancelling it ends the compilation."""
         future = Future["CompiledGrammar"]()
         with self._lock:
             jobs = (

@@ -198,9 +198,7 @@ class Draft:
         return max(map(len, self.trees), default=0)
 
     def pruned(self, nodes: Sequence[Sequence[int]]) -> "Draft":
-        """Return the draft of these nodes of each tree, in that order; parents must
-        come first.
-        """
+        """Return the draft of these nodes of each tree, in order; parents first."""
         trees = [
             tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)
         ]
@@ -379,9 +377,7 @@ def _table(
     fill: float,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return rows padded at the end with `fill`; int64 if `fill` is an int, else
-    float32.
-    """
+    """Return rows padded at the end with `fill`; int64 if that is, else float32."""
     kind = torch.int64 if isinstance(fill, int) else torch.float32
     padded = [[*row, *[fill] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)

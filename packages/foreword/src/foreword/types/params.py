@@ -33,9 +33,7 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """0 decodes greedily, as does anything below 1e-6; otherwise logits are divided by
-    it.
-    """
+    """0 decodes greedily, as does all below 1e-6; else logits are divided by it."""
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -53,9 +51,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     """Subtracted once from the logits of tokens seen in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logits of tokens once for each time they were seen in the
-    output.
-    """
+    """Subtracted from the logits of tokens for each time they were in the output."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids, before everything else."""
     bad_words: tuple[str, ...] = ()
@@ -91,9 +87,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
-    """Called per position with the tokens before it, after penalties and before
-    temperature.
-    """
+    """Called per position with the tokens before it; temperature comes after."""
     json_schema: str | Mapping[str, Any] | None = None
     """The answer is JSON that follows this schema (docs/structured-output.md): a dict,
     or JSON text.
@@ -107,9 +101,7 @@ class SamplingParams:
     the rule `root`.
     """
     structural_tag: str | Mapping[str, Any] | None = None
-    """The answer follows this structural tag of xgrammar: free text with parts that
-    have a form.
-    """
+    """The answer follows this structural tag of xgrammar: text with parts in a form."""
     prediction: str | tuple[int, ...] = ""
     """Text or token ids that the answer is likely to contain; drafters may copy it.
 

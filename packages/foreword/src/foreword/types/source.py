@@ -22,9 +22,7 @@ class Encoded:
 
     @torch.inference_mode()
     def encoded(self, encoder: nn.Module) -> Any:
-        """Return the output of an encoder of transformers for this input, alone and
-        unpadded.
-        """
+        """Return the output of a transformers encoder for this input, unpadded."""
         if encoder not in self.outputs:
             self.outputs[encoder] = encoder(
                 **self.inputs(next(encoder.parameters())), return_dict=True

@@ -59,9 +59,7 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Mapping of an axis: old entry source[i] becomes new entry target[i], of
-    `size`.
-    """
+    """Mapping of an axis: old entry source[i] becomes entry target[i], of `size`."""
 
     source: Tensor
     target: Tensor

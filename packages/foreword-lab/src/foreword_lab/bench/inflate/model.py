@@ -274,16 +274,12 @@ def _write(new: nn.Linear | nn.Embedding, old: Tensor) -> None:
 
 
 def _scale(new: LlamaRMSNorm, old: LlamaRMSNorm) -> None:
-    """Undo what the added zero channels do to the root mean square: it shrinks by
-    sqrt(d / D).
-    """
+    """Undo that added zero channels shrink the root mean square by sqrt(d / D)."""
     channels = len(old.weight)
     factor = math.sqrt(channels / len(new.weight))
     new.weight[:channels] = (old.weight.float() * factor).to(new.weight.dtype)
 
 
 def rows_of(heads: Int[Tensor, "head"], head_dim: int) -> Int[Tensor, "row"]:
-    """Return the indices of these heads' rows in a projection, in the order of the
-    heads.
-    """
+    """Return the indices of these heads' rows in a projection, in order of heads."""
     return (heads[:, None] * head_dim + torch.arange(head_dim)).flatten()

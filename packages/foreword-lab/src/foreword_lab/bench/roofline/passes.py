@@ -1,6 +1,4 @@
-"""Forwards of several sequences, and the reading of prompts, against what the machine
-allows.
-"""
+"""Forwards of several sequences and of prompts, against what the machine allows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,9 +16,7 @@ def const(text: str) -> Tag:
 
 
 def token(text: str, special: Collection[str]) -> Tag:
-    """Return the grammar of a marker: its token if that is a special one, else its
-    text.
-    """
+    """Return the grammar of a marker: its token if it is special, else its text."""
     return {"type": "token", "token": text} if text in special else const(text)
 
 

@@ -131,9 +131,7 @@ def _members(reader: Reader, depth: int) -> Reading[dict[str, object]]:
 
 
 def _goes_on(reader: Reader, bracket: str, depth: int, *, first: bool) -> Reading[bool]:
-    """Read up to the next item, or the closing bracket; return whether an item
-    follows.
-    """
+    """Read up to the next item or the closing bracket; return whether one follows."""
     if not depth:
         raise Mismatch
     yield from reader.space()

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses of options: their fields become options of the
-    command.
-    """
+    """Let a command take dataclasses of options: fields become its options."""
     hints = get_type_hints(command, include_extras=True)
     bundles = {
         name: kind

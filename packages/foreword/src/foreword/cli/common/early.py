@@ -189,9 +189,7 @@ def output(path: Path | None) -> None:
 
 
 def json_text(value: str | None) -> str | None:
-    """Return the JSON of an option: text that begins with a brace, or the name of a
-    file.
-    """
+    """Return the JSON of an option: text that begins with a brace, or a file's name."""
     return (
         value if value is None or value.lstrip().startswith("{") else text(Path(value))
     )

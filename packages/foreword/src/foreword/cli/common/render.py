@@ -1,6 +1,4 @@
-"""Terminal output of an answer: tokens coloured by origin, the legend, one line of
-statistics.
-"""
+"""Terminal output of an answer: coloured tokens, the legend, one line of statistics."""
 
 import gc
 import json
@@ -34,9 +32,7 @@ CONTROL = {
     # Unicode has no pictures of these; 0x9B begins an escape sequence
     **dict.fromkeys(range(128, 160), 0xFFFD),
 }
-"""Control characters and their Unicode pictures, so that escape sequences do not reach
-a terminal.
-"""
+"""Control characters and their Unicode pictures: no escape sequence gets through."""
 
 
 def stdout() -> Console:
@@ -50,9 +46,7 @@ def stderr() -> Console:
 
 
 def notes() -> Console:
-    """Return a console for notes and progress on stderr; it prints nothing with
-    --quiet.
-    """
+    """Return a console for notes and progress on stderr; silent with --quiet."""
     return Console(stderr=True, quiet=runtime.IS_QUIET.get())
 
 

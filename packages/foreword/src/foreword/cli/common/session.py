@@ -134,9 +134,7 @@ def follow(
 
 
 LONG = 1024
-"""Tokens from which a prompt's reading is shown: about a second of a small model on a
-processor.
-"""
+"""Tokens from which a prompt's reading is shown: about a second of a small model."""
 
 
 class ReadingBar:

@@ -141,9 +141,7 @@ class RemappedBackend(Remembers):
         text.nodes = []
 
     def _in_draft_ids(self, read: Read) -> Read:
-        """Return the read in draft ids, and store its text, which may have to be read
-        again.
-        """
+        """Return the read in draft ids, and store its text for a second reading."""
         text, parents = self._texts[read.id], read.parents
         spelt = [self._spellings[token] for token in read.tokens]
         first_chain = (

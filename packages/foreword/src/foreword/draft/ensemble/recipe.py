@@ -84,9 +84,7 @@ class MethodSpec:
 
     @property
     def about(self) -> Method:
-        """What is known of the ensemble: what a member requires as source, else what
-        one accepts.
-        """
+        """What a member requires as source, else what one accepts."""
         members = [part.about for _, part in self.parts]
         takes = [part.about.takes for _, part in self._by_need]
         return Method(
@@ -99,9 +97,7 @@ class MethodSpec:
 
     @property
     def taker(self) -> str:
-        """Name of the member that takes the source; in a nested ensemble, that of its
-        member.
-        """
+        """Name of the member that takes the source, in a nested ensemble too."""
         name, part = next(
             ((name, part) for name, part in self._by_need if part.about.takes),
             ("", None),

@@ -46,9 +46,7 @@ class Markov(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """Linear layer from a hidden state to the log-odds that the draft token is
-    accepted.
-    """
+    """Linear layer from a hidden state to the log-odds of acceptance."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -100,9 +98,7 @@ class DSparkHead(MaskedHead):
         hidden: Float[Tensor, "rows hidden"],
         before: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows"] | None:
-        """Return the log-odds that each row's draft token is accepted, from the token
-        before it.
-        """
+        """Return the log-odds that each row's draft token is accepted."""
         if self.confidence_head is None:
             return None
         features = (
@@ -168,9 +164,7 @@ def _over_target_vocab(
 
 
 class DSparkBlocks(MaskedBlocks):
-    """Block predictor in which each draft token depends on the one before; read level
-    by level.
-    """
+    """Block predictor whose draft tokens depend on the one before, level by level."""
 
     def __init__(
         self,

@@ -77,7 +77,9 @@ class TorchEagle(TorchHead):
     def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(head, target)
         self._head = head
-        self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
+        self._embed = head.embed_tokens
+        if head.embed_tokens is None:
+            self._embed = target.embed
 
     def compute(
         self,

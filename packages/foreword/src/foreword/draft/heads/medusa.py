@@ -90,9 +90,7 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         hidden: Float[Tensor, "rows hidden"],
         head: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows vocab"]:
-        """Return logits from the heads' own LM heads; row i is a hidden state of
-        head[i].
-        """
+        """Return logits of the heads' LM heads; row i is a hidden state of head[i]."""
         rows_of = [(head == number).nonzero().flatten() for number in range(len(self))]
         logits = [
             layers[-1](hidden[rows])

@@ -13,9 +13,7 @@ from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 GRAM = 3
-"""Tokens of an n-gram: the one looked up and the draft tokens after it (N in the
-paper).
-"""
+"""Tokens of an n-gram: the one looked up and the draft after it (the paper's N)."""
 NGRAMS_PER_TOKEN = 8
 """N-grams kept per first token (G in the paper)."""
 SHARE = 0.6
@@ -29,9 +27,7 @@ class Pool:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, gram: Sequence[int]) -> None:
-        """Add an n-gram as the latest of its first token; drop the oldest beyond the
-        limit.
-        """
+        """Add an n-gram as the latest of its first token, and limit their number."""
         rests = self._grams.setdefault(gram[0], {})
         rest = tuple(gram[1:])
         rests.pop(rest, None)
@@ -80,9 +76,7 @@ class _Window:
     """Draft tokens of that draft."""
 
     def shifted(self, answers: Sequence[int]) -> "_Window":
-        """Return the window one position later, with the target's answer appended to
-        each column.
-        """
+        """Return the window one position on, the target's answer in each column."""
         pairs = zip(self.columns, answers, strict=True)
         return _Window(
             self.start + 1, [[*column[1:], answer] for column, answer in pairs]

@@ -51,9 +51,7 @@ class PredictedDrafter(Drafter):
         self._copies.pop(request.id, None)
 
     def _propose(self, batch: Batch, request: Request, budget: int) -> DraftTree:
-        """Return a chain of at most `budget` draft tokens, none after an end-of-text
-        token.
-        """
+        """Return a chain of at most `budget` draft tokens, up to an end of text."""
         if budget <= 0:
             return DraftTree()
         copy = self._copies.get(request.id)
@@ -73,9 +71,7 @@ class PredictedDrafter(Drafter):
 
 @dataclass(slots=True)
 class Copy:
-    """An expected answer, and the position in it that a growing text has
-    reached.
-    """
+    """An expected answer, and the position in it that a growing text has reached."""
 
     expected: tuple[int, ...]
     start: int
@@ -127,9 +123,7 @@ class Copy:
         )
 
     def _join(self, written: list[int]) -> None:
-        """Move to the nearest position after the longest matching final run, if there
-        is one.
-        """
+        """Move to the nearest position after the longest matching final run, if any."""
         for size in SIZES:
             places = (
                 self._places.get(tuple(written[-size:]))
@@ -180,7 +174,5 @@ def agreement(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _kind(agreed: int) -> int:
-    """Return the class of a draft token: one each for 1, 2, 4, 8 and 16 tokens of
-    agreement.
-    """
+    """Return the class of a draft token: 1, 2, 4, 8 or 16 tokens of agreement."""
     return min(agreed, LONGEST).bit_length()

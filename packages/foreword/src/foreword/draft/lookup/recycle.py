@@ -102,9 +102,7 @@ class Adjacency:
                 )
 
     def writer(self, token: int) -> int:
-        """Return the id of the request that wrote the token's row last; -1 if none
-        did.
-        """
+        """Return the id of the request that last wrote the token's row, or -1."""
         return self._writers[token]
 
 
@@ -194,9 +192,7 @@ class _Successors:
         return children
 
     def learn(self, emitted: list[int]) -> None:
-        """Calibrate on the tokens that the target emitted after the last committed
-        token.
-        """
+        """Calibrate on the tokens that the target emitted after the committed text."""
         for depth, follower in enumerate(emitted):
             path = emitted[:depth]
             fresh = self._fresh(self._last(path))

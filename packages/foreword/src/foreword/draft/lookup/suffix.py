@@ -146,9 +146,7 @@ class AnswerStore:
 
 
 SAVED = 64
-"""The answer store is saved when 1/SAVED of its tokens are new; bounds the time spent
-on saving.
-"""
+"""The answer store is saved when 1/SAVED of its tokens are new, to bound the time."""
 
 
 @dataclass(slots=True)
@@ -265,9 +263,7 @@ class SuffixDrafter(Drafter):
             self._try_save()
 
     def _try_save(self) -> None:
-        """Save the past answers; if this fails, warn once and try again after the next
-        request.
-        """
+        """Save the past answers; if this fails, warn once and try again later."""
         try:
             self.save()
         except OSError as error:

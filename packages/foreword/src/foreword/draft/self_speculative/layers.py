@@ -24,9 +24,7 @@ NAME = "layers"
 
 
 def exit_after(layers: int, of: int) -> LayerSkip:
-    """Return what early exit skips: all but the first `layers` (LayerSkip, Elhoushi et
-    al. 2024).
-    """
+    """Return the skip of all but the first `layers` (LayerSkip, Elhoushi 2024)."""
     rest = frozenset(range(layers, of))
     return LayerSkip(rest, rest)
 

@@ -176,9 +176,7 @@ class ModelDrafter(Drafter):
         return [choice == token for choice, token in pairs]
 
     def reach(self, batch: Batch, request: Request) -> int:
-        """Return the most useful depth of a draft, within the draft model's own
-        context.
-        """
+        """Return the most useful depth of a draft, within the model's context."""
         return max(
             0,
             min(
@@ -237,9 +235,7 @@ class ModelDrafter(Drafter):
         return Draft([trees[row].tree if row in trees else DraftTree() for row in rows])
 
     def _at_once(self, batch: Batch, tree: CoupledTree, read: Read) -> bool:
-        """Grow the whole tree in one call, if the draft model can; return whether it
-        did.
-        """
+        """Grow the whole tree in one call, if the model can; return whether it did."""
         if not tree.request.params.plain:
             return False
         if tree.at_once(batch, self.draft_model.grow, read):
@@ -252,9 +248,7 @@ class ModelDrafter(Drafter):
     def _sample(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> Draft:
-        """Sample trees, one forward per level; chains if the model or the rule supports
-        no trees.
-        """
+        """Sample trees, one forward per level; chains where no trees are supported."""
         # draft tokens are stored apart from the text
         held = self.draft_model.mode is Mode.TREE
         trees = held and batch.trees and batch.draws.wants_probs

@@ -72,9 +72,7 @@ def sequoia(
 
 
 FIRST = (0.6, 0.2, 0.1, 0.05)
-"""Prior acceptance probability by rank of child; no node has more children
-than this.
-"""
+"""Prior acceptance probability by rank of child; no node has more children."""
 DEEP = 12
 """Most levels of a tree."""
 GRAIN = 20

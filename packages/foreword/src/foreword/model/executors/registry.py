@@ -29,9 +29,7 @@ BACKENDS = {
     "pool (chains)": Mode.CHAIN,
     CACHE: Mode.CACHE,
 }
-"""The backends and the mode of each, best first; PLAIN is the fallback when all of them
-fail.
-"""
+"""The backends and the mode of each, best first; PLAIN is the fallback."""
 
 
 LOSSES = {
@@ -97,9 +95,7 @@ class Order:
 
 
 def refusal(model: PreTrainedModel, backend: str) -> str | None:
-    """Return why a backend cannot run a model, before anything is tried; None if it
-    may.
-    """
+    """Return why a backend cannot run a model, before any trial; None if it may."""
     return _module(backend).refused(model)
 
 

@@ -64,9 +64,7 @@ class SequenceMemory:
         return None
 
     def keys(self, read: Read) -> list[int] | None:
-        """Return the tokens of a read as later texts are compared with them; None =
-        as they are.
-        """
+        """Return a read's tokens as later texts are compared; None = as they are."""
         return None
 
     def noted(self, pool: PagePool, reads: Sequence[Read]) -> None:

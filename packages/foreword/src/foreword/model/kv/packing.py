@@ -58,9 +58,7 @@ class Paged(Remembers, Generic[Pool]):
             memory.close(self.pool, id)
 
     def _early(self, reads: Sequence[Read]) -> "EarlyRows | None":
-        """Return where a view has run the first layers of some of these reads; None
-        nearly always.
-        """
+        """Return where a view has run some reads' first layers; None nearly always."""
         if self.guest:
             return None
         return next((rows for rows in self.pool.early if rows.holds(reads)), None)
@@ -100,9 +98,7 @@ class Paged(Remembers, Generic[Pool]):
         return source, reach
 
     def _note(self, reads: Sequence[Read]) -> None:
-        """Note that these were read, so that later texts that begin alike can use the
-        rows.
-        """
+        """Note that these were read, so that texts that begin alike can use them."""
         if not self.guest:
             for read in reads:
                 final = len(read.tokens) - read.drafted

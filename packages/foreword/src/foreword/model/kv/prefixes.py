@@ -32,9 +32,7 @@ class Prefix:
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict)
-    """Hidden states of its tokens, [PAGE, size], by layer; only layers that a drafter
-    read.
-    """
+    """Hidden states of its tokens, [PAGE, size], by layer that a drafter read."""
 
 
 MOST_IMAGES = 4096
@@ -109,9 +107,7 @@ class PrefixTree:
     def shared(
         self, tokens: Sequence[int], tenant: str, layers: Sequence[int] = ()
     ) -> int:
-        """Return the tokens at the beginning of a text whose pages open
-        sequences use.
-        """
+        """Return the tokens at the start of a text whose pages open sequences use."""
         root = self._roots.get(tenant.encode())
         if root is None:
             return 0
@@ -220,9 +216,7 @@ class PrefixTree:
             del self._roots[prefix.tokens]
 
     def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:
-        """Keep the recurrent state after a page; of all states, only the `most` used
-        last stay.
-        """
+        """Keep the recurrent state after a page, among the `most` used last."""
         prefix.state = state
         self._states[prefix] = None
         while len(self._states) > most:

@@ -141,9 +141,7 @@ class Checkpoint:
         check_total(self.source, empty, self._bytes())
 
     def _bytes(self) -> int:
-        """Return the bytes that the tensors hold; a pickled one may repeat a number
-        along a side.
-        """
+        """Return the bytes of the tensors; a pickled one may repeat a number."""
         storages = [tensor.untyped_storage() for tensor in self.tensors.values()]
         held = {storage.data_ptr(): storage.nbytes() for storage in storages}
         return sum(held.values())

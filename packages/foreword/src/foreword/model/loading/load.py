@@ -46,9 +46,7 @@ GGUF = {
 SAMPLING = (*GGUF, "typical_p")
 """Sampling parameters that generation settings may hold."""
 NO_ADAPTER = {"adapter_kwargs": {"local_files_only": True}}
-"""Argument for transformers, which asks the hub for an adapter where PEFT is
-installed.
-"""
+"""Argument for transformers, which asks the hub for an adapter if PEFT is there."""
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors
 without storage.
@@ -126,9 +124,7 @@ def _loading(
 def parameter_count(
     config: PreTrainedConfig, *, trust_remote_code: bool = False
 ) -> int:
-    """Return the number of weights of a model, tied ones counted once; nothing is
-    loaded.
-    """
+    """Return the number of a model's weights, tied ones once; nothing is loaded."""
     model = empty_model(config, trust_remote_code=trust_remote_code)
     return sum(weight.numel() for weight in model.parameters())
 

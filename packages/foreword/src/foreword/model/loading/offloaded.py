@@ -160,9 +160,7 @@ def attach(model: Model, folder: Path) -> None:
 def _empty(
     folder: Path, source: str | Path, config: PreTrainedConfig, trusted: bool
 ) -> PreTrainedModel:
-    """Return the model with the tensors that are not packed; the others have no
-    storage.
-    """
+    """Return the model with unpacked tensors only; the others have no storage."""
     with no_init_weights():
         hf = loader(config).from_config(
             config, dtype=torch.bfloat16, trust_remote_code=trusted

@@ -27,9 +27,7 @@ class Scales:
     """
 
     values: Float32[Tensor, "outputs spans"]
-    """One for each span of consecutive groups; spans divide the groups of an output
-    evenly.
-    """
+    """One for each span of consecutive groups, which divide an output evenly."""
     factors: Int[Tensor, "outputs groups"] | None = None
     """Whole numbers in [-128, 255] by which those are multiplied, one a group
     (K-quants); None = all are 1.
@@ -252,9 +250,7 @@ def _span(levels: Sequence[Int8[Tensor, "_"]]) -> Int8[Tensor, "span"]:
 
 
 def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
-    """Return the same matrix with the levels of a span, and a scale for each of smaller
-    groups.
-    """
+    """Return the matrix with the levels of a span, and a scale for smaller groups."""
     times = part.group // group
     groups = part.groups
     levels = part.levels.to(torch.int16) - int(span[0])

@@ -114,7 +114,8 @@ def _llama3(file: GgufFile, base: float) -> dict[str, Any]:
     divided by a number it holds.
     """
     freqs = torch.tensor(file.values("rope_freqs.weight"))
-    lengths = 2 * torch.pi * base ** (torch.arange(len(freqs)) / len(freqs))
+    exponents = torch.arange(len(freqs)) / len(freqs)
+    lengths = 2 * torch.pi * base**exponents
     factor = float(freqs.max())
     smooth = ((ORIGINAL / lengths - LOW) / (HIGH - LOW)).clamp(0, 1)
     expected = 1 / ((1 - smooth) / factor + smooth)

@@ -49,9 +49,7 @@ MATRIX = 2
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The fields and tensors of a GGUF file, whose data stays on disk until
-    it is read.
-    """
+    """The fields and tensors of a GGUF file; data stays on disk until read."""
 
     source: str
     """The source as the caller named it, for messages."""
@@ -136,9 +134,7 @@ class GgufFile:
         return tensor.kind, torch.from_numpy(tensor.data).flatten(0, -2)[rows]
 
     def numbers(self, name: str) -> Float32[Tensor, "*shape"]:
-        """Return the numbers of a tensor in its own shape; a quantized matrix is
-        dequantized.
-        """
+        """Return a tensor in its own shape; a quantized matrix is dequantized."""
         tensor = self.tensors[name]
         if (matrix := self.coded(name)) is not None:
             return matrix.dense().view(tensor.shape[::-1])

@@ -96,9 +96,7 @@ def _check_same(
 def _joined(
     source: str, names: Sequence[str], headers: Sequence[Header]
 ) -> dict[str, TensorData]:
-    """Return the tensors of all parts. Raises ModelError for one that is there
-    twice.
-    """
+    """Return the tensors of all parts. Raises ModelError for a repeated one."""
     tensors: dict[str, TensorData] = {}
     places: dict[str, str] = {}
     for name, header in zip(names, headers, strict=True):
