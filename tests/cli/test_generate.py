@@ -1,6 +1,4 @@
-"""`foreword generate`: the library's own text on stdout and nothing else there,
-whatever happens.
-"""
+"""`foreword generate`: the library's text on stdout and nothing else there."""
 
 import json
 import os

@@ -15,9 +15,7 @@ from serving import Running
 
 @pytest.fixture
 def client(tmp_path: Path, server: Running) -> Callable[..., str]:
-    """Return a function that runs a client in an empty folder and returns what it
-    prints.
-    """
+    """Return a function that runs a client in an empty folder for its output."""
 
     def run(program: str, *arguments: str, given: str = "", **environment: str) -> str:
         if not (PROGRAMS / program).exists():

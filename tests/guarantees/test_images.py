@@ -159,9 +159,7 @@ def test_images_for_a_text_model_are_refused():
 
 
 def test_rendering_runs_no_model():
-    """A server renders in another thread than the engine's, which uses the model
-    meanwhile.
-    """
+    """A server renders in another thread while the engine uses the model."""
     llm, calls = fresh("qwen2-vl"), []
     hook = llm.target.hf.register_forward_pre_hook(lambda *_: calls.append(1))
     try:

@@ -46,9 +46,7 @@ def llm(name: str, method: str) -> LLM:
 
 @cache
 def sure(name: str, method: str) -> LLM:
-    """A target whose logits are 30 times as large: it repeats itself at temperature 1,
-    too.
-    """
+    """A target with logits 30 times as large: it repeats itself at temperature 1."""
     model = tiny_seq2seq.build(name)
     model.lm_head.weight.data *= 30
     return LLM(model, tokenizer=tiny_seq2seq.tokenizer(name), method=method, nodes=4)

@@ -429,9 +429,7 @@ def test_two_threads_may_borrow_two_models_crosswise():
 
 
 class Learnt(DraftBudget):
-    """Allows four draft tokens for each round until one is learnt from, and none
-    afterwards.
-    """
+    """Allows four draft tokens a round until one is learnt from, then none."""
 
     rounds = 0
 

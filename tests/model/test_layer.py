@@ -1,6 +1,4 @@
-"""Layers of trained heads, as they are trained: products in bfloat16, weights in
-float32.
-"""
+"""Layers of heads as they are trained: products in bfloat16, weights in float32."""
 
 import torch
 

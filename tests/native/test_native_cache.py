@@ -26,9 +26,7 @@ root = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A cache that holds both libraries, which no test of this process loads from
-    there.
-    """
+    """A cache with both libraries, which no test of this process loads from there."""
     return tmp_path_factory.mktemp("both")
 
 

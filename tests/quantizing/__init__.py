@@ -71,9 +71,7 @@ def configured(folder: Path, **values: object) -> Path:
 
 
 def shard(folder: Path, files: int) -> None:
-    """Distribute the tensors of a checkpoint over files, those of each matrix among
-    them.
-    """
+    """Distribute the tensors of a checkpoint over files, a matrix over several."""
     tensors = load_file(folder / "model.safetensors")
     names = [f"model-{number}.safetensors" for number in range(files)]
     places = {

@@ -53,9 +53,7 @@ FILES = sorted(
     ]
 )
 TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(|pirate speak", re.IGNORECASE)
-"""What models write around their reasoning is theirs, and no word of ours; so is the
-method of sockets.
-"""
+"""Markers of reasoning are the models' words, and one method is of sockets."""
 LIMIT = 600
 """Words of the README: what it is, two commands, five lines, one table."""
 

@@ -101,9 +101,7 @@ def test_a_body_of_another_type_is_refused(server, kind):
 
 @pytest.fixture
 def held(server: Running) -> Iterator[Callable[[int], None]]:
-    """Return a function that keeps the thread for bodies of a size busy until the test
-    ends.
-    """
+    """Return a function that keeps the thread for long bodies busy in a test."""
     release = Event()
 
     def hold(size: int) -> None:

@@ -16,9 +16,7 @@ TREE_RULES = [
 
 
 def masked(world: worlds.World, drafter_too: bool) -> worlds.World:
-    """The world under a grammar that forbids one token after every text, another one by
-    its length.
-    """
+    """The world under a grammar that forbids one token, and another by the length."""
 
     def without(tables: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         kept = []

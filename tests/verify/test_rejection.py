@@ -11,9 +11,7 @@ from foreword_lab.certify.worlds import chain
 
 
 def test_acceptance_is_the_overlap_of_the_distributions() -> None:
-    """Leviathan et al. 2023, theorem 3.5: a drawn draft token stays with probability
-    sum min(p, q).
-    """
+    """Leviathan et al. 2023, theorem 3.5: acceptance is sum min(p, q)."""
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)

@@ -1,6 +1,4 @@
-"""A draw that never yields the impossible, and the path to the place where a rule
-stops.
-"""
+"""A draw never yields the impossible, and the path to where a rule stops."""
 
 import pytest
 import torch

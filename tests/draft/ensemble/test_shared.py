@@ -1,6 +1,4 @@
-"""Names that clients write, and drafters in memory: one spelling, one load, and room
-for a few.
-"""
+"""Names that clients write, and drafters in memory: one spelling, one load."""
 
 import gc
 import weakref
@@ -138,9 +136,7 @@ def test_objects_in_use_are_found_after_others_took_their_place():
 
 
 def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
-    """The load waits here for a round of another request, which it would otherwise
-    stop.
-    """
+    """The load waits here for a round of another request, which it would stop."""
     llm = LLM(starter.target(), **LATER)
     other = llm.stream(
         "One day", SamplingParams(max_tokens=64, ignore_eos=True, seed=1)

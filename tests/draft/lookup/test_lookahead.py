@@ -119,9 +119,7 @@ def test_where_trees_are_not_verified_the_pool_is_copied():
 
 
 def test_draft_tokens_of_its_own_are_needed_to_learn():
-    """Rounds without a call, or with other draft tokens than its own, leave the window
-    as it was.
-    """
+    """Rounds without a call, or with other draft tokens, leave the window as it was."""
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.request([1, 2, 3, 4, 5, 6, 7])
     target.round(drafter, [one], 16)

@@ -1,6 +1,4 @@
-"""Early exit: where a target leaves to draft, with the text of
-plain decoding.
-"""
+"""Early exit: where a target leaves to draft, with the text of plain decoding."""
 
 import pytest
 import torch
@@ -19,9 +17,7 @@ SPARE = range(2, LAYERS)
 
 
 def requests(**settings: object) -> list[Case]:
-    """Return requests at temperature 0 and 1, with a grammar, and after a shared
-    beginning.
-    """
+    """Return requests at temperature 0 and 1, with a grammar, and shared beginnings."""
     shared = {"max_tokens": 24, "ignore_eos": True, **settings}
     one, other = prompts()[1], prompts()[3]
     return [
@@ -59,9 +55,7 @@ def test_exits_that_the_target_does_not_have_are_refused(given):
 
 
 def shallow() -> Model:
-    """Return a model of 6 layers, of which the last four add nothing, and which was
-    trained to exit.
-    """
+    """Return a model of 6 layers trained to exit, whose last four add nothing."""
     hf = llama(3, layers=LAYERS)
     with torch.no_grad():
         for layer in list(hf.model.layers)[SPARE.start :]:

@@ -1,6 +1,4 @@
-"""The target in fewer bits as its own drafter: what it drafts, from which memory, and
-what it refuses.
-"""
+"""The target in fewer bits as its drafter: its drafts, memory and refusals."""
 
 import pytest
 

@@ -59,9 +59,7 @@ ROWS = 900
 
 @cache
 def many(lists: Lists) -> tuple[Batch, Draft]:
-    """A batch of ROWS sequences, and a tree of two children with one child each for
-    every one of them.
-    """
+    """A batch of ROWS sequences; each tree has two children with a child each."""
     several = batch(*(request(seed) for seed in range(ROWS)), lists=lists)
     return several, grow(several, full_tree((2, 1)))
 

@@ -61,9 +61,7 @@ def tokens(found: list[Completion]) -> list[list[int]]:
 
 
 def same_text(kind: str, folder: Path, **settings: Any) -> None:
-    """Compare the adapter, drafted and beside the model alone, with the merged model,
-    plain.
-    """
+    """Compare the adapter, drafted and beside the model, with the merged model."""
     base = tiny_models.build(kind)
     whole = tiny_lora.merged(tiny_lora.save(base, folder, 1, **settings))
     alone = [replace(params, adapter=None) for params in BOTH]

@@ -44,9 +44,7 @@ def at_once(work):
 def script(
     backend: ReadsHiddenStates, layers: tuple[int, ...] = ()
 ) -> list[torch.Tensor]:
-    """Two texts that are read, drafted after, kept in part and read on, beside each
-    other; all scores.
-    """
+    """Two texts read, drafted after, partly kept and read on together; all scores."""
     said, tokens = [], list(range(40, 90))
 
     def read(*reads: Read) -> None:

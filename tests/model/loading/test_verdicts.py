@@ -46,9 +46,7 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mark(probes: Path) -> None:
-    """Change the error in the only verdict, so that a model shows where its capability
-    is from.
-    """
+    """Change the error in the only verdict, so that its use is seen."""
     [file] = probes.iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"error": 0.125}))
 

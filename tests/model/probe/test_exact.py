@@ -70,9 +70,7 @@ def test_pool_is_refused_for_layers_with_a_state(kind, dtype):
 
 
 def test_an_algorithm_that_bfloat16_would_hide_is_found(monkeypatch):
-    """Attention that forgets a small part of its scale is within rounding in bfloat16,
-    and wrong.
-    """
+    """Attention that forgets some of its scale is near in bfloat16, and wrong."""
     from transformers import AttentionInterface
 
     from foreword.model.executors.torch import attention

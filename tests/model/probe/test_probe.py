@@ -107,9 +107,7 @@ def test_model_scoring_one_token_keeps_its_layers():
 
 
 def test_a_broken_score_in_a_tree_is_found(monkeypatch):
-    """Attention that lets siblings see each other scores chains right and
-    trees wrong.
-    """
+    """Attention where siblings see each other scores chains right and trees wrong."""
     from foreword.model.kv.reads import Span
 
     monkeypatch.setattr(Span, "branches", lambda span: [span.chain])

@@ -23,9 +23,7 @@ def empty(size: int, _: int) -> torch.Tensor:
 
 
 def blocks(kind: str) -> np.ndarray:
-    """(rows, bytes) of valid blocks: all bits at random, but for the float16, which are
-    finite.
-    """
+    """(rows, bytes) of valid blocks: random bits, but for finite float16."""
     type_ = gguf.GGMLQuantizationType[kind]
     each, size = gguf.GGML_QUANT_SIZES[type_]
     data = np.random.default_rng(7).integers(

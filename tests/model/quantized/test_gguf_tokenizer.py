@@ -31,9 +31,7 @@ def plain(tmp_path_factory) -> Path:
 
 
 def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
-    """A file with the tokenizer of another, some of its fields changed, and
-    no model.
-    """
+    """A file with the tokenizer of another, some fields changed, and no model."""
     writer = gguf.GGUFWriter(path, architecture)
     for field in gguf.GGUFReader(plain).fields.values():
         value = more.get(field.name, field.contents())
