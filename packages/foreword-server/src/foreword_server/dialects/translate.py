@@ -1,5 +1,6 @@
 """Translates a request to a call: prompt tokens, sampling parameters, output parser."""
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,9 @@ from foreword.chats import functions_of
 from foreword.chats.messages import SYSTEM
 from foreword.chats.prompts import Rendered, ids_of
 from foreword.chats.templates import check_known_roles, template_of
-from foreword.errors import ContextExceeded
+from foreword.errors import ContextExceeded, InvalidRequest
+from foreword.structured.rewrite import rewritten
+from foreword.structured.schema import check_schema
 from foreword.types.constraint import CONSTRAINTS
 from foreword_server.answer import Call
 from foreword_server.dialects.fields import Sampled, build, speculation
@@ -31,11 +34,35 @@ from foreword_server.output import (
     reasoning_of,
     structural_tag,
 )
-from foreword_server.output.answer_form import answer_form
+from foreword_server.output.formats.base import Tag
+from foreword_server.output.formats.grammar import json_text
 from foreword_server.service import Named, Service
 
 if TYPE_CHECKING:
     from foreword_server.dialects.messages import MessagesBody
+
+
+def answer_form(sampling: Mapping[str, Any]) -> Tag | None:
+    """Return the format, for xgrammar's structural tags, of the JSON that sampling
+    parameters ask for; None if they ask for none.
+
+    Raises InvalidRequest for a schema that cannot be followed.
+    """
+    if sampling.get("json_object"):
+        return json_text({"type": "object"})
+    value = sampling.get("json_schema")
+    if not value:
+        return None
+    try:
+        schema = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"cannot follow this json_schema: it is not JSON: {error}. Correct it"
+        ) from error
+    schema = rewritten(schema)
+    check_schema(schema)
+    return json_text(schema)
+
 
 ROOM = 8
 """A conversation that loses its oldest messages leaves an eighth of the context for the
