@@ -1,6 +1,4 @@
-"""Code of a model's folder runs where the option says so, and nowhere else, whatever
-stands on standard input.
-"""
+"""Code of a model's folder runs where the option says so, and nowhere else."""
 
 import json
 import shutil

@@ -41,9 +41,7 @@ def program(client: Callable[..., str], server: Running) -> Callable[[str], Any]
 
 @pytest.fixture
 def drafting(server: Running) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager that checks, by the server's metrics, that drafts were
-    made and accepted within.
-    """
+    """Return a context manager that checks that drafts were made and accepted."""
 
     def counts() -> Mapping[str, float]:
         text = server.http.get("/metrics").text

@@ -1,6 +1,4 @@
-"""The whole loop on real models, under every rule: each token has the target's
-distribution after its text.
-"""
+"""The loop on real models, by rule: each token has the target's distribution."""
 
 from dataclasses import replace
 

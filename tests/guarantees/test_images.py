@@ -1,6 +1,4 @@
-"""Images in prompts: greedy text is that of transformers' `generate`, and drafts and
-batches change no token.
-"""
+"""Images in prompts: greedy text is transformers', drafts change no token."""
 
 from functools import cache, partial
 

@@ -1,6 +1,4 @@
-"""Hidden states kept with the pages of earlier texts: drafters that read them draft as
-if all had been read anew.
-"""
+"""Hidden states kept with earlier texts' pages: drafts are as if read anew."""
 
 from collections.abc import Sequence
 from functools import cache

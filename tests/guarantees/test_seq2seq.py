@@ -1,6 +1,4 @@
-"""Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change
-no token of a sampled one.
-"""
+"""Encoder-decoders: greedy text is transformers', drafts change no token."""
 
 import weakref
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Under `foreword.enable()` every call that worked works: served with the same text, or
-handed over as it was.
-"""
+"""Under `foreword.enable()` every call works: served alike, or handed over."""
 
 import warnings
 from functools import partial

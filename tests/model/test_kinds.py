@@ -1,6 +1,4 @@
-"""Kinds of model that C reads beside those of test_native.py: scores, bits and weights
-of each, on one load.
-"""
+"""Kinds of model that C reads beside test_native.py's: scores, bits, weights."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""Compiled code is kept on disk and loaded only where it is whole and no other user
-could have written it.
-"""
+"""Compiled code on disk is loaded only if whole and written by no other user."""
 
 import json
 import os

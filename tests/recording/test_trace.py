@@ -1,6 +1,4 @@
-"""A traced round says what happened in it, and a request that is traced gives the text
-that it gives untraced.
-"""
+"""A traced round says what happened in it; tracing changes no text."""
 
 from collections import Counter
 

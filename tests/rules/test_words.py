@@ -1,6 +1,4 @@
-"""One word for each idea: the source, the messages, the README and the pages use the
-words of docs/glossary.md.
-"""
+"""One word for each idea: source, README and pages use docs/glossary.md's."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""One client cannot stop the others: bounds of bodies, of texts, of connections, and
-what a client may name.
-"""
+"""One client cannot stop the others: bounds of bodies, texts and connections."""
 
 import asyncio
 import json

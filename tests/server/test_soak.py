@@ -160,9 +160,7 @@ async def user(
 
 
 async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counter[str]:
-    """Send requests, `CONCURRENCY` at a time, again where the server was full; return
-    what became of them.
-    """
+    """Send requests, `CONCURRENCY` at a time, until served; return the outcomes."""
     numbers, found = iter(range(count)), Counter[str]()
     limits = httpx.Limits(max_connections=CONCURRENCY)
 

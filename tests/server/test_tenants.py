@@ -1,6 +1,4 @@
-"""One client's method names and grammars stop no other client: refused at once,
-compiled apart, ended by leaving.
-"""
+"""One client's methods and grammars stop no other: refused, compiled apart, ended."""
 
 import httpx2 as httpx
 import pytest

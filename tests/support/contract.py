@@ -147,9 +147,7 @@ def keeps_its_form(make: Make, dtype: str = DTYPE) -> None:
 
 
 def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
-    """What a drafter proposes for one sequence does not depend on the others, their
-    order or their budgets.
-    """
+    """A drafter's proposal for one sequence does not depend on the others."""
 
     def alone_with(prompt: list[int]) -> object:
         trial = Trial(make, dtype)

@@ -82,9 +82,7 @@ class Bytes:
 
 
 class Copying:
-    """The smallest task: predict the next token from this one, with dropout so that
-    random numbers matter.
-    """
+    """The smallest task: the next token from this one, with dropout."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)

@@ -1,6 +1,4 @@
-"""The training loop: it learns, its log depends on its settings only, and being killed
-changes no number of it.
-"""
+"""The training loop learns; its log depends on settings only, not on kills."""
 
 import json
 import os

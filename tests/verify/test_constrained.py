@@ -1,6 +1,4 @@
-"""Rules on drafts of requests that follow a grammar: masked targets, and forced text
-after sampled draft tokens.
-"""
+"""Rules on drafts under a grammar: masked targets, forced text after samples."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""Every rule writes what the target would have written, and the suite that says so sees
-rules that do not.
-"""
+"""Every rule writes the target's text, and the suite sees rules that do not."""
 
 import pytest
 import torch

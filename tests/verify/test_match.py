@@ -1,6 +1,4 @@
-"""Sample and match: the walk through a tree, the shorter one through a chain, and what
-shared noise is worth.
-"""
+"""Sample and match: through a tree, through a chain, and shared noise's worth."""
 
 from dataclasses import replace
 

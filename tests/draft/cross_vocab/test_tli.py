@@ -1,6 +1,4 @@
-"""Drafting in shared tokens: what is drafted, how often it is kept, and which
-distribution a rule is told.
-"""
+"""Drafting in shared tokens: drafts, acceptance, and the rule's distribution."""
 
 from itertools import count
 

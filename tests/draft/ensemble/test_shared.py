@@ -70,9 +70,7 @@ def test_spellings_of_a_method_are_one():
 
 
 def test_methods_share_their_members():
-    """A draft model is in memory once, however many methods draft with it; the text is
-    the same in all of them.
-    """
+    """A draft model is in memory once for all methods, with the same text."""
     names = (
         "lm",
         "cascade(suffix, lm)",

@@ -1,6 +1,4 @@
-"""Blocks: computed once a round for all sequences together, and read depth by depth as
-trees and chains grow.
-"""
+"""Blocks: computed once a round for all, read by depth as trees and chains grow."""
 
 from collections.abc import Sequence
 

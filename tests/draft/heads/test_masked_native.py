@@ -1,6 +1,4 @@
-"""A head's layers in C against their plain definition, and the promise that a block
-does not depend on its batch.
-"""
+"""A head's layers in C against their definition; a block ignores its batch."""
 
 import copy
 

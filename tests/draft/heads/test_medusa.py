@@ -1,6 +1,4 @@
-"""Heads say what their definition says, of the last token that was read; folders are
-those of the original.
-"""
+"""Heads follow their definition at the last token; folders are the original ones."""
 
 import json
 from pathlib import Path

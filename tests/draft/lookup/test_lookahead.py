@@ -1,6 +1,4 @@
-"""Lookahead decoding: the pool keeps what is latest, the window closes in on the text,
-and both are one tree.
-"""
+"""Lookahead decoding: the latest pool, a window on the text, both in one tree."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""The lookup in other texts: trees of what followed there, likeliest first, with
-probabilities that come true.
-"""
+"""The lookup in other texts: trees of continuations with true probabilities."""
 
 from functools import cache
 from pathlib import Path

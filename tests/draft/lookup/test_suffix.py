@@ -257,9 +257,7 @@ def test_a_draft_token_at_the_floor_is_not_made(branches):
 
 @NATIVE
 def test_a_long_text_has_as_many_voters_in_c():
-    """Where the latest places are the end itself, or were found for a longer run
-    already, older ones are read.
-    """
+    """Where the latest places are the end or a longer run's, older ones are read."""
     draw = random.Random(3)
     text = [draw.randrange(3) for _ in range(600)]
     history = SuffixIndex(1024)

@@ -1,6 +1,4 @@
-"""Coupled trees: the best-first tree, probabilities that are true, and one C call that
-equals its definition.
-"""
+"""Coupled trees: best-first, true probabilities, one C call as defined."""
 
 import math
 from dataclasses import replace
@@ -42,9 +40,7 @@ def batch(*requests: Request, trees: bool = True, floor: float = 0.0) -> Batch:
 def child_distribution(
     one: Request, path: tuple[int, ...], confidence: Calibration
 ) -> torch.Tensor:
-    """The probability of every token after a path, from a fresh reading of the whole
-    text: the definition.
-    """
+    """The probability of every token after a path, from a fresh reading: definition."""
     model, text = draft(), [*one.tokens, *path]
     from foreword.model import Read
     from foreword.sampling.logits import weights

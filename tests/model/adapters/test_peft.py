@@ -1,6 +1,4 @@
-"""Adapters that PEFT writes are read as PEFT reads them: scores near its own, the text
-of the merged model.
-"""
+"""PEFT's adapters are read as PEFT does: near scores, the merged model's text."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Forwards of fixed shapes have the scores and texts of the pool; a recording reads only
-memory that stays.
-"""
+"""Forwards of fixed shapes have the pool's scores; recordings read fixed memory."""
 
 import sys
 import warnings

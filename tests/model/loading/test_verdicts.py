@@ -64,9 +64,7 @@ def scores(model: Model) -> torch.Tensor:
 
 
 def check_twice(path: Path, probes: Path, **how: object) -> None:
-    """Load a checkpoint twice; the second load takes the verdict of the first, and the
-    model is the same.
-    """
+    """Load a checkpoint twice; the second takes the first's verdict, alike."""
     first = Model.load(path, device="cpu", **how)
     assert first.capability.backend == "native"
     mark(probes)

@@ -1,6 +1,4 @@
-"""Pages are taken as a text grows, shared by texts that begin alike, and never lost or
-written by two texts.
-"""
+"""Pages are taken as a text grows, shared by like beginnings, never lost."""
 
 import torch
 from hypothesis import given

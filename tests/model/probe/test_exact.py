@@ -1,6 +1,4 @@
-"""Texts and log-probabilities are equal bit for bit on backends of torch, whatever is
-read beside a token.
-"""
+"""Texts and log-probabilities are equal bit for bit on torch, beside any read."""
 
 import pytest
 import torch

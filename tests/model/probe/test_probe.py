@@ -1,6 +1,4 @@
-"""The probe believes scores only: a model that misbehaves in one way is driven in a
-simpler one that is exact.
-"""
+"""The probe believes scores: a misbehaving model gets a simpler, exact backend."""
 
 import warnings
 

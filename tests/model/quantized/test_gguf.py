@@ -1,6 +1,4 @@
-"""Each type of a GGUF tensor is read exactly: the weights in few bits are those of the
-package gguf, bit for bit.
-"""
+"""Each type of a GGUF tensor is read exactly as by the package gguf."""
 
 from dataclasses import replace
 

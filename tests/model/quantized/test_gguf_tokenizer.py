@@ -1,6 +1,4 @@
-"""Tokenizers of files whose architecture not every transformers reads are those it
-builds for a Llama's file.
-"""
+"""Tokenizers of newer architectures are those transformers builds for Llama."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Grammars of tool calls accept good calls and no others, and the parser of the format
-reads what they accept.
-"""
+"""Grammars of tool calls accept good calls only, and the parser reads those."""
 
 import json
 import random

@@ -1,6 +1,4 @@
-"""A tiny model of each family that GGUF files are read of: architecture, config, and
-the fields of its file.
-"""
+"""A tiny model of each GGUF family: architecture, config, the file's fields."""
 
 import math
 

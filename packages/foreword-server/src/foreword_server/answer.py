@@ -33,9 +33,7 @@ Shown = Text | Reasoning | ToolCall | ToolArguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request after translation from its dialect: what the engine needs, and how
-    its output is read.
-    """
+    """A translated request: what the engine needs, and how its output is read."""
 
     prompts: Sequence[Rendered]
     params: SamplingParams

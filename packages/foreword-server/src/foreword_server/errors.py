@@ -151,9 +151,7 @@ def refused(error: ApiError, scope: Scope) -> Json:
 
 
 class PrivatePaths:
-    """The folders that answers must not name: a client has no use for them, and should
-    not learn them.
-    """
+    """The folders that answers must not name, since a client should not learn them."""
 
     def __init__(self, *models: str) -> None:
         """`models`: names of targets, which may be their folders."""

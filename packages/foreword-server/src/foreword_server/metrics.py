@@ -134,9 +134,7 @@ HISTOGRAMS = (
 
 
 class Metrics:
-    """Counters of one server in a registry of its own, so that several servers fit into
-    one process.
-    """
+    """Counters of one server in a registry of its own: a process may have several."""
 
     def __init__(self, llm: LLM, model: str, limits: Limits) -> None:
         self.registry = CollectorRegistry()

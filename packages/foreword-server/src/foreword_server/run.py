@@ -84,9 +84,7 @@ def bound(settings: Settings) -> socket.socket:
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Let the server's log lines reach stderr, unless the embedding program has set up
-    logging itself.
-    """
+    """Let the server's log lines reach stderr, unless the program set up logging."""
     logger = logging.getLogger(NAME)
     if not logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)

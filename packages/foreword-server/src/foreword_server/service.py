@@ -122,9 +122,7 @@ class Service(Front):
         return self._limits.context
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1,
-        there is none.
-        """
+        """Return the most tokens of an answer to so many prompt tokens, if above 0."""
         return self._limits.room(prompt)
 
     @property

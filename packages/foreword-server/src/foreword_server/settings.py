@@ -64,9 +64,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
-    """Host names in requests that are accepted, beside loopback names; a server
-    elsewhere accepts all.
-    """
+    """Host names accepted beside loopback names; a server elsewhere accepts all."""
     drain: float = 30.0
     """Seconds. On SIGTERM, running answers get this long to finish."""
     public_metrics: bool = False

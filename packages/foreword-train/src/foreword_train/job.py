@@ -1,6 +1,4 @@
-"""One training job of `foreword train`: from data files to a folder with a trained
-draft and its report.
-"""
+"""One job of `foreword train`: from data files to a trained draft and its report."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -37,9 +35,7 @@ from foreword_train.trainer import Trainer, TrainingConfig
 MOST_BLOCKS, LEAST_BLOCKS = 32, 4
 """Blocks. Most and least held-out data that one evaluation reads."""
 TRAINED_BLOCKS = 4
-"""Blocks trained on for each that an evaluation reads, so that a short run is not spent
-on evaluations.
-"""
+"""Blocks trained on for each that an evaluation reads, so that it costs little."""
 HELD_OUT_SHARE = 10
 """Records. At most one in so many is held out, so that a small file is trained on."""
 FEW = 100

@@ -64,9 +64,7 @@ def reverse_kl(
 def total_variation(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return 1 - sum min(p, q), the rejection probability (Zhou et al. 2024,
-    section 3: DistillSpec).
-    """
+    """Return 1 - sum min(p, q), the rejection probability (DistillSpec, section 3)."""
     return 1 - overlap(target, draft)
 
 
@@ -137,9 +135,7 @@ def _log_overlap(
 
 
 PIECE = {"cpu": 2**20}
-"""Logits per piece, by device type: 4 MB in float32, so that intermediate results stay
-in the cache.
-"""
+"""Logits per piece, by device type: 4 MB in float32, which fits a cache."""
 LARGE = 2**26
 """Logits per piece on other devices."""
 

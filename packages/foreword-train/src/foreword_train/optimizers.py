@@ -83,9 +83,7 @@ class Optimizer:
 
 
 def _tables(module: nn.Module) -> Iterable[str]:
-    """Return names of parameters that are indexed by tokens or output tokens; a tied
-    one counts as both.
-    """
+    """Return parameters indexed by tokens or output tokens; a tied one is both."""
     looked_up = {
         id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)
     }

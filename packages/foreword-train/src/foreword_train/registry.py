@@ -39,9 +39,7 @@ class TrainOptions:
     task: ClassVar[str]
     """Import path, `module:class`, of its task; constructed with (context, options)."""
     pack: ClassVar[str | None]
-    """Import path, `module:function`, of its export to other engines; None where none
-    of them serves it.
-    """
+    """Import path, `module:function`, of its export to other engines, or None."""
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 

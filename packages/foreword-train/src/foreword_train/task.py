@@ -85,9 +85,7 @@ class TrainTask(ABC):
 
     @abstractmethod
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return metrics on held-out blocks, summed over the learnt tokens; the same
-        names every time.
-        """
+        """Return metrics on held-out blocks, summed over learnt tokens, names alike."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:

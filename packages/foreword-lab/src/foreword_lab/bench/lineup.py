@@ -55,9 +55,7 @@ DRAFTS = "draft models of other engines"
 """Name beside the names of engines where the report tells how they hold weights."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
-"""Baselines of other engines: their rounds are not visible, and their sampled text
-differs from ours.
-"""
+"""Baselines of other engines: hidden rounds, and sampled text unlike ours."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
 """Every name of an entry, in the order of the rows."""
 

@@ -29,9 +29,7 @@ class Oracle(Drafter):
     """
 
     def __init__(self, vocab: int, acceptance: float = ACCEPTANCE) -> None:
-        """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two
-        tokens or more.
-        """
+        """Raises InvalidRequest unless 0 <= acceptance <= 1 and vocab is at least 2."""
         if not 0 <= acceptance <= 1:
             raise InvalidRequest(
                 "cannot build an oracle: 'acceptance' must be in [0, 1], got "
@@ -48,9 +46,7 @@ class Oracle(Drafter):
     def record_answer(
         self, prompt: Sequence[int], temperature: float, seed: int, text: Sequence[int]
     ) -> None:
-        """Record the target's answer to a prompt and draw the positions whose draft
-        token is wrong.
-        """
+        """Record the target's answer to a prompt and draw the wrong positions."""
         if not text:
             return
         positions = range(len(prompt), len(prompt) + len(text))

@@ -74,9 +74,7 @@ class Trial:
     rounds: tuple[Round, ...] = ()
     """Empty for baselines, whose rounds are not visible."""
     disk: int | None = None
-    """Bytes that were read from disk; None where the system does not tell, or the entry
-    does not ask.
-    """
+    """Bytes read from disk; None where the system or the entry does not tell."""
     first: float | None = None
     """Seconds to the first token; None where they are not visible."""
     by_method: Mapping[str, int] = field(default_factory=dict)

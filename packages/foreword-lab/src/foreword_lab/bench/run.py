@@ -1,6 +1,4 @@
-"""The benchmark behind `foreword bench`: the same prompts for every entry, interleaved,
-and a report.
-"""
+"""The benchmark behind `foreword bench`: same prompts by entry, interleaved."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace

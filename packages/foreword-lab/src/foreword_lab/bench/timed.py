@@ -83,9 +83,7 @@ class TimedBackend(Timer):
         return self._inner.pool
 
     def open(self, id: int, capacity: int, *_: object, **__: object) -> int:
-        """Begin a sequence, without the pages of earlier ones: every run of a prompt
-        reads all of it.
-        """
+        """Begin a sequence without earlier ones' pages: every run reads its prompt."""
         return self._inner.open(id, capacity)
 
     def _grow(self, grow: Callable[..., GrownTree], *args: object) -> GrownTree:

@@ -49,9 +49,7 @@ GENERATION = (
     "length_penalty",
     "num_beams",
 )
-"""Settings that transformers and a body name alike. Unsupported ones are refused by
-name, not ignored.
-"""
+"""Settings that transformers and a body name alike; unsupported ones are refused."""
 
 
 class Body(BaseModel):

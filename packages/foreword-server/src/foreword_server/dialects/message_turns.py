@@ -160,9 +160,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _words(block: Any, where: str) -> str:
-    """Return the text of a block; one of another kind, which a host's own tool made, is
-    written out.
-    """
+    """Return the text of a block; one that a host's own tool made is written out."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text" and isinstance(block.get("text"), str):
         return block["text"]

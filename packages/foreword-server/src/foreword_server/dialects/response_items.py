@@ -115,9 +115,7 @@ def _output_of(item: Mapping[str, Any], number: int) -> Any:
 
 
 def _patched(status: object, output: str | None) -> str:
-    """Return the result of a patch: one that was applied may say nothing, one that
-    failed must say so.
-    """
+    """Return the result of a patch; only one that was applied may say nothing."""
     if output and status != "failed":
         return output
     outcome = str(status or "completed")

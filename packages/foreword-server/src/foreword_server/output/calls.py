@@ -34,9 +34,7 @@ MEMBERS = {
     '"id"': '"id"',
     '"tool_call_id"': '"id"',
 }
-"""Members of a call, as models spell them -> what they are; an object with another
-member is not a call.
-"""
+"""Members of a call, as models spell them -> what they are; no call has others."""
 
 
 class LastCall(Exception):

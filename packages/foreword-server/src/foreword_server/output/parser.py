@@ -165,9 +165,7 @@ class OutputParser:
 
 
 def _plain(tags: Sequence[str]) -> re.Pattern[str]:
-    """Return the pattern of characters that can neither begin a tag nor be the white
-    space before one.
-    """
+    """Return the pattern of characters that neither begin nor precede a tag."""
     if not tags:
         return re.compile(".+", re.DOTALL)
     return re.compile(f"[^{re.escape(SPACE + ''.join(tag[0] for tag in tags))}]+")

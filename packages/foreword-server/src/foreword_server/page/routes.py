@@ -72,9 +72,7 @@ def routes(service: Service) -> APIRouter:
         "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
     )
     async def what_if(http_request: Request) -> Any:
-        """Re-score a recorded answer for other methods, one request at a time, until
-        the client leaves.
-        """
+        """Re-score a recorded answer for other methods, while the client stays."""
         body = await content(http_request)
         if replaying.locked():
             raise ApiError(

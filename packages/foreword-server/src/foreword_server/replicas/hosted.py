@@ -15,9 +15,7 @@ from foreword_server.replicas.supervise import Supervisor
 
 GIB = 2**30
 OVERHEAD = 1.2
-"""Memory of a model that was never loaded, by the size of its files: some keys and
-values come on top.
-"""
+"""Memory of a model never loaded, from its files' size: some cache comes on top."""
 PROGRAM = 400 * 2**20
 """Bytes of a process without a model: torch and transformers take so much."""
 Status = Literal["unloaded", "loading", "loaded"]

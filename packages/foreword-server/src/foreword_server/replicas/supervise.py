@@ -35,9 +35,7 @@ async def lives(replica: Replica) -> bool:
 
 
 def _socket_folder() -> Path:
-    """Make the folder of the sockets: in /tmp where a batch system gives another one
-    with a long path.
-    """
+    """Make the folder of the sockets: in /tmp where the usual one has a long path."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_PATH:
         folder = "/tmp"

@@ -1,6 +1,4 @@
-"""`foreword train acceptance`: options and output of the training in
-foreword_train.methods.acceptance.
-"""
+"""`foreword train acceptance`: options and output of training its model."""
 
 import json
 import sys

@@ -176,9 +176,7 @@ def _shared(
 
 
 def _command(kind: type[TrainOptions]) -> Callable[..., None]:
-    """Return the command that trains one kind of drafter, with its own options and the
-    shared ones.
-    """
+    """Return the command that trains one kind of drafter, with all its options."""
 
     def command(**values: Any) -> None:
         _train(kind, values)
@@ -206,9 +204,7 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
 
 
 def _naming(name: str) -> dict[str, Any]:
-    """Return names and check of `draft`, a model or a head to start from; of another
-    option, nothing.
-    """
+    """Return names and check of `draft`, a model or a head to start from, else none."""
     is_draft = name == "draft"
     return {"names": "--draft -d", "check": early.model} if is_draft else {}
 

@@ -88,9 +88,7 @@ class Encoder:
     """Tokenizer of records, in the form that the target reads when it serves."""
 
     def __init__(self, tokenizer: Tokenizer, eos: frozenset[int]) -> None:
-        """`eos` are the ids that end a text; tokens that a template puts after them are
-        never learnt.
-        """
+        """`eos` ends a text; tokens that a template puts after it are never learnt."""
         if not tokenizer.is_fast:
             raise InvalidRequest(
                 "cannot find the answers in a text: the tokenizer is slow. Use a fast "

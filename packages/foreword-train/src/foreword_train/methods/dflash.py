@@ -1,6 +1,4 @@
-"""Training of a DFlash head (arXiv 2602.06036); the block task itself is in masked.py
-and ahead.py.
-"""
+"""Training of a DFlash head (arXiv 2602.06036); see masked.py and ahead.py."""
 
 from jaxtyping import Float, Int
 from torch import Tensor

@@ -24,9 +24,7 @@ from foreword_train.task import TrainContext, seeded
 
 
 class HeadTraining(UnrolledTask):
-    """Task that trains a head to predict its target several tokens ahead; the target
-    runs on the fly.
-    """
+    """Task that trains a head to predict its target several tokens ahead."""
 
     def __init__(self, context: TrainContext, options: EagleOptions) -> None:
         """Raises InvalidRequest or ModelError if head and target do not fit."""
@@ -126,9 +124,7 @@ def _states(spec: str | None, layers: int) -> tuple[int, ...]:
 
 
 def _rope(config: PreTrainedConfig) -> dict[str, object]:
-    """Return the target's RoPE where it depends on the position alone and is the same
-    in every layer.
-    """
+    """Return the target's RoPE if it depends on position alone, alike in all layers."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("default", "llama3", "linear"):
         return dict(rope)

@@ -210,9 +210,7 @@ def _kept(
 def _head(
     model: HFModel, hidden: Float[Tensor, "rows hidden"]
 ) -> Float[Tensor, "rows vocab"]:
-    """Return the logits of hidden states after the final norm, as the model's own
-    forward scales them.
-    """
+    """Return the logits of normed hidden states, scaled as the model's are."""
     states = BaseModelOutputWithPast(last_hidden_state=hidden[None])
     shape = 1, len(hidden)
     tokens = hidden.new_zeros(shape, dtype=torch.int64)

@@ -38,9 +38,7 @@ class MaskedHeadModule(nn.Module):
         places: Int[Tensor, "batch rows"],
         seen: Bool[Tensor, "batch rows keys"],
     ) -> Float[Tensor, "batch rows hidden"]:
-        """`seen` masks, for every row, first the context tokens and then the rows that
-        it may attend to.
-        """
+        """`seen` masks by row: context tokens, then rows that it may attend to."""
         batch = len(states)
 
         def apart(rows: Tensor) -> Tensor:
@@ -234,9 +232,7 @@ def target_layers(depth: int, count: int) -> tuple[int, ...]:
 
 
 def mask_of(context: TrainContext) -> int:
-    """Return the tokenizer's mask token; else one that never precedes another: padding,
-    or end of text.
-    """
+    """Return the mask token, else padding or end of text: none precedes another."""
     ids = (
         getattr(context.tokenizer, name, None)
         for name in ("mask_token_id", "pad_token_id")

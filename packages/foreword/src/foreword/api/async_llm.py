@@ -68,9 +68,7 @@ class AsyncLLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Complete every prompt, as `LLM.generate` does; all prompts are checked before
-        any starts.
-        """
+        """Complete every prompt, as `LLM.generate` does; all are checked first."""
         deltas: dict[int, list[Delta]] = {}
         async with self.submit(per_prompt(listed(prompts), params)) as job:
             async for request, delta in job:
@@ -135,9 +133,7 @@ class AsyncLLM:
     async def score(
         self, prompt: Prompt, top: int = 0, adapter: str | None = None
     ) -> list[TokenLogprob | None]:
-        """Return the log-probability of each prompt token, as `LLM.score` does, between
-        two rounds.
-        """
+        """Return each prompt token's log-probability, as `LLM.score` does."""
         prompt, _ = await self._read(prompt, None)
         loop = asyncio.get_running_loop()
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()

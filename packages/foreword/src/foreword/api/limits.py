@@ -51,9 +51,7 @@ class RequestLimits:
         return min(self.longest_prompt, pool.limit)
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1,
-        there is none.
-        """
+        """Return the most tokens of an answer to so many prompt tokens, if above 0."""
         return self.context - _begun(prompt, self.target.seq2seq)
 
     def check(

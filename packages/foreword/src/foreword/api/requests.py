@@ -1,6 +1,4 @@
-"""From prompts to requests, and on to completions: tokenize prompts, render chats,
-check parameters.
-"""
+"""From prompts to requests and completions: tokenize, render chats, check."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence

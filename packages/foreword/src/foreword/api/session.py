@@ -55,9 +55,7 @@ class Session:
         self._process = os.getpid()
 
     def beside(self, engine: Engine) -> "Session":
-        """Return a session on another engine of the same target, with requests read in
-        the same way.
-        """
+        """Return a session on another engine of the target, with the same reading."""
         return Session(
             engine, self._speculators, self._requests, self.tokenizer, self.method
         )

@@ -45,9 +45,7 @@ three times as long is tried once in twenty texts, for the machine may have been
 LONG = 256
 """Rounds of plain decoding after which a text counts as new."""
 TRIAL = 3
-"""Rounds of plain decoding that time it; the first one finds the weights of a draft
-model in the caches.
-"""
+"""Rounds of plain decoding that time it; the first finds the draft in the caches."""
 
 
 @dataclass(slots=True, eq=False)

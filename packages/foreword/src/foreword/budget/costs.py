@@ -41,9 +41,7 @@ class Costs:
         """Rows -> seconds, as asked for since the last correction."""
 
     def seconds(self, rows: int) -> float:
-        """Return the expected seconds, interpolated between measured row counts and
-        extrapolated beyond.
-        """
+        """Return the expected seconds, between or beyond the measured row counts."""
         known = self._known.get(rows)
         if known is None:
             known = self._known[rows] = interpolated(rows, self._rows, self._base)

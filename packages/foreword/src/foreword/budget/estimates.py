@@ -24,9 +24,7 @@ third of the target's size, 0.01 for a small one.
 MEMORY = 0.98
 """Weight of the past in the acceptance on all texts, per round: about fifty."""
 RECALLED = 8.0
-"""Rounds. Weight of an acceptance that was measured in another process, or on requests
-of another kind.
-"""
+"""Rounds. Weight of an acceptance measured in another process or kind of request."""
 FIRST_GAIN = 0.2
 """Tokens. What drafts that are looked up gain in a round before any."""
 LOOKED, LOOKED_ON_ALL = 0.1, 0.02

@@ -1,6 +1,4 @@
-"""What is known of methods, kept by machine and target, so that a new process does not
-learn it anew.
-"""
+"""What is known of methods, by machine and target, for new processes."""
 
 import atexit
 import math

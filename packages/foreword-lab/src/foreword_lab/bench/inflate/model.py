@@ -206,9 +206,7 @@ def _misfits(small: Shape, large: Shape) -> Iterator[str]:
 def _random(
     model: LlamaForCausalLM, shape: Shape, seed: int, context: int
 ) -> LlamaForCausalLM:
-    """Return a randomly initialised model of the new shape; the caller's random state
-    is unchanged.
-    """
+    """Return a randomly initialised model of the new shape; random state is kept."""
     config = copy.deepcopy(model.config)
     config.hidden_size = shape.hidden
     config.intermediate_size = shape.intermediate
@@ -234,9 +232,7 @@ def _random(
 def _fill_layer(
     new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Shape, large: Shape
 ) -> None:
-    """Copy `old` into the corner of `new`; None makes a layer that computes at full
-    cost and adds 0.
-    """
+    """Copy `old` into the corner of `new`; None = a layer at full cost that adds 0."""
     if old is None:
         nn.init.zeros_(new.self_attn.o_proj.weight)
         nn.init.zeros_(new.mlp.down_proj.weight)

@@ -295,9 +295,7 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
 
 
 def _weight_bytes(hf: PreTrainedModel) -> int:
-    """Return the bytes of all weights except an untied embedding: a pass reads one row
-    of it per token.
-    """
+    """Return the bytes of all weights that a pass reads: no untied embedding."""
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     looked_up = (
         0

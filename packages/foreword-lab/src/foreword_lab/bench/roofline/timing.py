@@ -1,6 +1,4 @@
-"""Timers of forwards and memory bandwidth on any device; a timer stops when the result
-is on the host.
-"""
+"""Timers of forwards and memory bandwidth; they stop with the result on the host."""
 
 import ctypes
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,4 @@
-"""Load measurement of servers: every server at every concurrency, interleaved, and HTTP
-beside no HTTP.
-"""
+"""Load measurement of servers: every server and concurrency, interleaved."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

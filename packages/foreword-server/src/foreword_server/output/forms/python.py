@@ -1,6 +1,4 @@
-"""Calls in the syntax of Python, with values that are literals: Llama 3.2 and 4,
-Gemma, LFM2, Olmo 3.
-"""
+"""Calls in Python's syntax, values literal: Llama 3.2 and 4, Gemma, LFM2, Olmo 3."""
 
 import json
 import re

@@ -1,15 +1,64 @@
-"""Early exit: where a target leaves to draft, with the text of plain decoding."""
+"""Self-speculation by skipped sublayers, early exits and fewer bits: same text."""
 
 import pytest
 import torch
 
 from foreword.draft.self_speculative import exits
+from foreword.draft.self_speculative.base import FEW
 from foreword.draft.self_speculative.layers import LayersDrafter, exit_after
+from foreword.draft.self_speculative.quantized import QuantizedDrafter
 from foreword.errors import InvalidRequest
 from foreword.model import Model
+from foreword.model.skip import LayerSkip
 from foreword.types import Draft, DraftTree, SamplingParams
+from grids import NEEDS_C
 from pair import llama
-from running import Case, engine, finish, outputs, plain, prompts, target
+from running import (
+    Case,
+    at_both_heats,
+    count_accepted,
+    engine,
+    finish,
+    outputs,
+    plain,
+    prompts,
+    target,
+)
+
+
+def test_drafts_other_than_exits_are_refused():
+    for draft in ("mask.json", target()):
+        with pytest.raises(InvalidRequest, match="no draft model and no file"):
+            LayersDrafter.load(draft, target(), None)
+
+
+def test_early_exit_skips_all_later_layers():
+    assert exit_after(6, 8) == LayerSkip(frozenset({6, 7}), frozenset({6, 7}))
+
+
+@pytest.mark.parametrize(
+    ("skip", "least", "most"),
+    [
+        pytest.param(
+            LayerSkip(mlp=frozenset({1, 2})), 0.5, 0.9, marks=pytest.mark.slow
+        ),
+        pytest.param(exit_after(7, 8), 0.3, 0.6, marks=pytest.mark.slow),
+        pytest.param(exit_after(0, 8), 0.0, 0.1, marks=pytest.mark.slow),
+    ],
+)
+def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):
+    drafter = LayersDrafter(target(), skip)
+    asked = at_both_heats(24)[2:8]
+    got = finish(engine(target(), drafter, 4, chunk=16, slots=4), asked)
+    assert outputs(got) == outputs(plain(target(), asked))
+    kept = count_accepted(got) / sum(one.request.stats.drafted for one in got)
+    assert least <= kept <= most
+
+
+def test_without_an_exit_it_skips_the_attention_of_every_other_layer():
+    drafter = LayersDrafter.load(None, target(), None)
+    assert drafter.skip == LayerSkip(frozenset({2, 4}))
+
 
 LAYERS = 6
 SPARE = range(2, LAYERS)
@@ -96,3 +145,54 @@ def test_draft_tokens_that_were_read_come_first():
     read = DraftTree([5, 9, 4], [-1, -1, -1])
     (found,) = exits.read_first(Draft([tree]), [read]).trees
     assert found == DraftTree([5, 4, 6, 7], [-1, -1, 0, 1], [0.4, 0.6, 0.3, 0.2])
+
+
+@NEEDS_C
+@pytest.mark.parametrize(
+    ("source", "bytes", "kept"),
+    [(None, 0.29, 0.6), ("int4", 0.29, 0.6), ("int8", 0.54, 0.75)],
+)
+def test_most_draft_tokens_are_accepted(source, bytes, kept):
+    model = target("bfloat16")
+    drafter = QuantizedDrafter.load(source, model, None)
+    got = finish(engine(model, drafter, 3), at_both_heats(24))
+    assert outputs(got) == outputs(plain(model, at_both_heats(24)))
+    stats = [one.request.stats for one in got]
+    assert sum(one.accepted for one in stats) > kept * sum(one.drafted for one in stats)
+    assert drafter.model.backend.bytes < bytes * 2 * model.parameters
+
+
+@NEEDS_C
+@pytest.mark.parametrize("chunk", [512, 7])
+def test_it_never_reads_a_prompt(chunk):
+    drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
+    backend, longest = drafter.model.backend, []
+    read, grow = backend.read, backend.grow
+
+    def watched_read(reads):
+        longest.extend(len(one.tokens) for one in reads)
+        return read(reads)
+
+    def watched_grow(one, ask):
+        longest.append(len(one.tokens))
+        return grow(one, ask)
+
+    backend.read, backend.grow = watched_read, watched_grow
+    loop = engine(target("bfloat16"), drafter, 3, chunk=chunk, slots=4)
+    got = finish(loop, at_both_heats(24))
+    assert sum(answer.request.stats.accepted for answer in got) > 0
+    assert 0 < max(longest) <= max(FEW, 8)
+
+
+@NEEDS_C
+def test_nothing_is_kept_of_a_text_that_ended():
+    drafter = QuantizedDrafter.load("int4", target("bfloat16"), None)
+    finish(engine(target("bfloat16"), drafter, 3), at_both_heats(24)[:2])
+    assert not any(value for value in vars(drafter).values() if isinstance(value, dict))
+
+
+def test_what_it_cannot_be_made_from_is_refused():
+    with pytest.raises(InvalidRequest, match="'int4' or 'int8'"):
+        QuantizedDrafter.load("some/folder", target("float32"), None)
+    with pytest.raises(InvalidRequest, match="only backend 'native' can"):
+        QuantizedDrafter.load(None, target("float32"), None)
