@@ -58,7 +58,7 @@ def chat_of(body: CountBody) -> Chat:
 
 
 def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return the tools as functions, without those that only a hosted model has."""
+    """Return the tools as functions, but for tools that only a hosted model has."""
     functions = [_function(tool) for tool in tools or ()]
     specs = [one for one in functions if one is not None]
     return [{"type": "function", "function": one} for one in specs] or None

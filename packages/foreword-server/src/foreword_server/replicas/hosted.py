@@ -66,7 +66,7 @@ class Hosted:
 
 
 def at_once(entries: Sequence[Entry], memory: int) -> int:
-    """Return how many processes fit into the memory: those of the smallest models."""
+    """Return how many processes fit into the memory, of the smallest models."""
     count = 0
     for entry in sorted(entries, key=lambda item: Hosted(item).bytes / item.replicas):
         for _ in range(entry.replicas):

@@ -1,5 +1,7 @@
 """The text API: tokenizer and chat template around the engine."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,6 @@ from foreword.api import defaults
 from foreword.api.requests import Requests
 from foreword.api.session import Session
 from foreword.budget import DraftBudget
-from foreword.chats import Message, Options, Tool
 from foreword.chats.prompts import (
     Prompt,
     Rendered,
@@ -40,6 +41,7 @@ from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
 from foreword.types.speech import LONGEST
 
 if TYPE_CHECKING:
+    from foreword.chats import Message, Options, Tool
     from foreword.speech.options import Audio, Transcript
 
 
@@ -288,7 +290,7 @@ class LLM:
 
     def transcribe(
         self,
-        audio: "Audio | Sequence[Audio]",
+        audio: Audio | Sequence[Audio],
         params: SamplingParams | None = None,
         *,
         language: str | None = None,
@@ -301,7 +303,7 @@ class LLM:
         logprob_threshold: float | None = None,
         no_speech_threshold: float | None = None,
         max_seconds: float = LONGEST,
-    ) -> "list[Transcript]":
+    ) -> list[Transcript]:
         """Transcribe sounds together and return the transcripts in their order.
 
         A sound is a file, or (samples, rate in Hz). `params` default to greedy
@@ -339,7 +341,7 @@ class LLM:
         """
         self.session.close()
 
-    def __enter__(self) -> "LLM":
+    def __enter__(self) -> LLM:
         return self
 
     def __exit__(self, *error: object) -> None:

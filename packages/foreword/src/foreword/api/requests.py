@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreword.api.detokenizer import Detokenizer
 from foreword.api.limits import RequestLimits
-from foreword.chats import Message, Options, Tool
 from foreword.chats.length import TextLimit, characters
 from foreword.chats.prompts import (
     ImagePrompt,
@@ -28,6 +27,7 @@ from foreword.sampling.noise import seed_of
 from foreword.types import Request, SamplingParams, Source, SpeechPrompt
 
 if TYPE_CHECKING:
+    from foreword.chats import Message, Options, Tool
     from foreword.model.seq2seq import Seq2Seq
     from foreword.model.vision.processor import Vision
     from foreword.structured.compiler import Grammars
@@ -185,9 +185,9 @@ class Requests:
 
     def render(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        template_options: Options | None = None,
+        messages: "Sequence[Message]",
+        tools: "Sequence[Tool] | None" = None,
+        template_options: "Options | None" = None,
     ) -> Rendered:
         """Return the prompt of a conversation, with tools that the model may call: its
         token ids; with images, an ImagePrompt.
