@@ -77,9 +77,9 @@ class TorchEagle(TorchHead):
     def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(head, target)
         self._head = head
-        self._embed = head.embed_tokens
-        if head.embed_tokens is None:
-            self._embed = target.embed
+        self._embed = target.embed
+        if head.embed_tokens is not None:
+            self._embed = head.embed_tokens
 
     def compute(
         self,
