@@ -181,7 +181,7 @@ class Answer:
                 self._end(request)
 
     def recording(self, choice: Choice) -> dict[str, Any]:
-        """Return the recording of a traced choice (docs/formats/recordings.md)."""
+        """Return the recording of a traced choice, without its rounds."""
         request = choice.request
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
         prompt = self.call.prompts[self.prompt_of(choice)]

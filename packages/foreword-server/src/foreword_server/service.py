@@ -122,7 +122,7 @@ class Service(Front):
         return self._limits.context
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to so many prompt tokens, if above 0."""
+        """Return an answer's most tokens after so many of its prompt; below 1, none."""
         return self._limits.room(prompt)
 
     @property

@@ -51,7 +51,7 @@ class RequestLimits:
         return min(self.longest_prompt, pool.limit)
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to so many prompt tokens, if above 0."""
+        """Return an answer's most tokens after so many of its prompt; below 1, none."""
         return self.context - _begun(prompt, self.target.seq2seq)
 
     def check(

@@ -377,7 +377,7 @@ def _table(
     fill: float,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return rows padded at the end with `fill`; int64 if that is, else float32."""
+    """Return rows padded with `fill` at the end; int64 if it is an int, or float32."""
     kind = torch.int64 if isinstance(fill, int) else torch.float32
     padded = [[*row, *[fill] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)

@@ -87,7 +87,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
-    """Called per position with the tokens before it; temperature comes after."""
+    """Called per position with the tokens before it, after penalties and before
+    temperature.
+    """
     json_schema: str | Mapping[str, Any] | None = None
     """The answer is JSON that follows this schema (docs/structured-output.md): a dict,
     or JSON text.
@@ -101,7 +103,9 @@ class SamplingParams:
     the rule `root`.
     """
     structural_tag: str | Mapping[str, Any] | None = None
-    """The answer follows this structural tag of xgrammar: text with parts in a form."""
+    """The answer follows this structural tag of xgrammar: free text with parts that
+    have a form.
+    """
     prediction: str | tuple[int, ...] = ""
     """Text or token ids that the answer is likely to contain; drafters may copy it.
 
