@@ -102,9 +102,7 @@ def here(
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[object]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine
-    is.
-    """
+    """A fixed number of draft tokens, however busy the machine is."""
     from foreword import LLM
 
     with LLM(slots=16, nodes=4) as llm:

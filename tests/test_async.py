@@ -1,6 +1,4 @@
-"""An LLM for asyncio: the same texts, streams side by side, and requests that are given
-up.
-"""
+"""An LLM for asyncio: the same texts, streams side by side, cancellation."""
 
 import asyncio
 import gc

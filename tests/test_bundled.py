@@ -1,6 +1,4 @@
-"""The models that ship and the heads: they load, they share one tokenizer, and they may
-be given away.
-"""
+"""The bundled models and heads load, share a tokenizer, and have licences."""
 
 from dataclasses import replace
 

@@ -70,9 +70,7 @@ def test_block_is_cut_at_first_token_that_ends_sequence(
 
 @given(st.lists(st.integers(0, 25), min_size=1, max_size=12), st.data())
 def test_blocks_do_not_matter(tokens, data):
-    """However the same tokens are cut into rounds, the sequence and its text are the
-    same.
-    """
+    """However tokens are cut into rounds, the sequence and its text are the same."""
     whole, parts = request(), request()
     text = keep(whole, tokens).text
     said = ""

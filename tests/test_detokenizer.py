@@ -1,6 +1,4 @@
-"""The detokenizer: pushes and finish together are the decoded text, cut at the
-first stop string.
-"""
+"""The detokenizer: all pushes are the decoded text, cut at the first stop string."""
 
 from functools import partial
 
@@ -35,9 +33,7 @@ def byte_level() -> hf.PreTrainedTokenizerBase:
 
 
 def sentencepiece_like() -> hf.PreTrainedTokenizerBase:
-    """Unigram over words that begin with a space mark, unknown characters as bytes,
-    first space dropped.
-    """
+    """Unigram over words after a space mark, unknown characters as bytes."""
     trained = Tokenizer(models.Unigram())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(unk_token="<unk>", **TRAINED)
@@ -64,9 +60,7 @@ def metaspace() -> hf.PreTrainedTokenizerBase:
 
 
 def wordpiece() -> hf.PreTrainedTokenizerBase:
-    """Words whose inner pieces begin with ##; the decoder puts the spaces and mends
-    punctuation.
-    """
+    """Words with inner pieces ##; the decoder adds spaces and mends punctuation."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -83,9 +77,7 @@ def wrapped(tokenizer: Tokenizer) -> hf.PreTrainedTokenizerBase:
 
 
 def python_only() -> hf.PreTrainedTokenizerBase:
-    """A tokenizer without a Rust half: bytes, and what is no character is left out
-    instead of replaced.
-    """
+    """A tokenizer without Rust: bytes; what is no character is left out."""
     return hf.ByT5Tokenizer()
 
 
@@ -113,9 +105,7 @@ def read(reader: Detokenizer, tokens: list[int]) -> tuple[str, bool]:
 
 @st.composite
 def token_lists(draw: st.DrawFn, tokenizer: hf.PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of real text, single bytes of any value, special tokens and anything
-    else, in any order.
-    """
+    """Token ids of real text, single bytes, special tokens and others, mixed."""
     encoded = partial(tokenizer.encode, add_special_tokens=False)
     low = encoded("äß€😀\n") + list(byte_tokens(tokenizer))[::7]
     words = [*SENTENCES, "Ünïcödé 😀👩‍👩‍👧", "日本語", " ", "  a", "\ufffd"]

@@ -1,6 +1,4 @@
-"""The loop: what it counts, where it ends a text, and what it does with a drafter that
-breaks.
-"""
+"""The loop: what it counts, where it ends a text, and broken drafters."""
 
 import warnings
 from dataclasses import replace
@@ -138,9 +136,7 @@ def test_a_chain_that_is_longer_than_the_text_is_cut():
 @pytest.mark.parametrize("make", [Foresight, RandomTree])
 @pytest.mark.parametrize("place", range(1, 8))
 def test_a_text_ends_exactly_inside_an_accepted_block(place, make):
-    """The draft tokens are right and go on beyond the end; nothing after it may be
-    seen.
-    """
+    """The draft tokens are right beyond the end; nothing after it may be seen."""
     for row, answer in enumerate(truth()):
         token = answer.tokens[place]
         ends = (
@@ -196,9 +192,7 @@ def test_the_last_token_of_the_context_can_be_written():
 def test_at_edge_of_context_only_places_that_exist_are_read(
     name, temperature, monkeypatch
 ):
-    """A draft token may lie in any row, but its place in the text must be one that the
-    model knows.
-    """
+    """A draft token may lie in any row, but at a place that the model knows."""
     context, places, rows = target(DTYPE).context, [], []
     for model in (target(DTYPE), draft(DTYPE)):
         read = model.backend.read

@@ -43,9 +43,7 @@ SAYS = {
     "serving": "the same text as plain: True",
     "structured": "the same text without drafts: True",
 }
-"""What an example must print; those that are not named here need only print
-something.
-"""
+"""What an example must print; others need only print something."""
 ALONE = ("serving",)
 """They run in a process of their own in `make test` too: its threads must end."""
 LINES = 60
@@ -106,9 +104,7 @@ def test_example_runs_as_a_process(path):
 
 
 def program(page: str, names: dict[str, object]) -> dict[str, object]:
-    """Run all Python blocks of a page in one namespace that holds `names`;
-    returns it.
-    """
+    """Run all Python blocks of a page in one namespace with `names`; returns it."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$",
         (ROOT / page).read_text(encoding="utf-8"),

@@ -68,9 +68,7 @@ def test_what_came_meanwhile_stays(tmp_path):
 
 @pytest.fixture
 def places(tmp_path):
-    """A folder, a file, and a folder that is closed to writing; a file that may be
-    written is in it.
-    """
+    """A folder, a file, and a folder closed to writing with a writable file."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("words")
     (tmp_path / "closed").mkdir()

@@ -1,6 +1,4 @@
-"""Text in, text out: streams, seeds, and every wrong request answered with what to do
-instead.
-"""
+"""Text in, text out: streams, seeds, and errors that say what to do."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

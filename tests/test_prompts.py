@@ -1,6 +1,4 @@
-"""Prompts come as texts, lists, arrays, tensors and what a tokenizer returns; what is
-none of them is refused.
-"""
+"""Prompts are texts, lists, arrays, tensors or encodings; others are refused."""
 
 import numpy as np
 import pytest

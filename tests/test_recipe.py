@@ -1,6 +1,4 @@
-"""The recipe of the family: records in rows that do not mix, its own backward passes,
-and a run that goes on.
-"""
+"""The recipe of the family: separate records, backward passes, resumption."""
 
 import gzip
 import json

@@ -38,9 +38,7 @@ def requests(count: int = 3, **params: object) -> list[Case]:
 
 
 class Allergic(Foresight):
-    """Drafts the truth, but fails with some requests: where `sick` says so of a
-    sequence.
-    """
+    """Drafts the truth, but fails with requests that are `sick`."""
 
     def __init__(
         self, truth, sick: Callable[[Request], bool], where: str = "propose"
@@ -310,9 +308,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
 def test_request_may_have_rule_of_its_own_beside_others(name):
-    """Alone or in a batch, the draws of a rule are keyed by the request: the text is
-    the same.
-    """
+    """Alone or in a batch, a rule's draws are keyed by the request: one text."""
     (one, *others) = requests(3)
     alone = finish(engine(target(DTYPE), drafter("lm", DTYPE), 4, rule=name), [one])[0]
     loop = engine(target(DTYPE), drafter("lm", DTYPE), 4)

@@ -1,6 +1,4 @@
-"""The oracle proposes right tokens with the given probability, and the text is that of
-plain decoding.
-"""
+"""The oracle is right with the set probability, and the text is plain decoding's."""
 
 import math
 

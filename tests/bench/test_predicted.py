@@ -1,6 +1,4 @@
-"""Tokens per round: what the draft tokens' probabilities predict, beside what was
-emitted.
-"""
+"""Tokens per round: predicted by the draft tokens' probabilities, and emitted."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""The prompts that figures are measured on: fixed in number, source, length
-and order.
-"""
+"""The prompts of the figures: fixed in number, source, length and order."""
 
 import gzip
 import json

@@ -1,6 +1,4 @@
-"""An entry that fails is left out, with its reason; the others are measured as if it
-had never been there.
-"""
+"""An entry that fails is left out, with its reason; the others do not notice."""
 
 import pytest
 

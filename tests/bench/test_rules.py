@@ -1,6 +1,4 @@
-"""Comparison of verification rules: each is run with the same draft budget, and passes
-are counted.
-"""
+"""Comparison of rules: each runs with the same draft budget; passes are counted."""
 
 import json
 

@@ -1,6 +1,4 @@
-"""The benchmark of an encoder-decoder: prompts from a file, texts equal to plain
-decoding's, and accepted drafts.
-"""
+"""The benchmark of an encoder-decoder: plain decoding's texts, accepted drafts."""
 
 import gzip
 import json

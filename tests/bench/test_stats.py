@@ -1,6 +1,4 @@
-"""Intervals hold the truth as often as they say, p-values are scipy's, and tests have
-the power that they state.
-"""
+"""Intervals hold the truth, p-values are scipy's, and tests have their power."""
 
 import numpy as np
 import pytest

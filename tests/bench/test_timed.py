@@ -1,6 +1,4 @@
-"""A timed backend offers what the inner one offers, no more and no less, and sums the
-seconds of its forwards.
-"""
+"""A timed backend offers what the inner one does, and sums its forwards' seconds."""
 
 import pytest
 import torch

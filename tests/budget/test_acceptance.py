@@ -1,6 +1,4 @@
-"""How often draft tokens are kept agrees with what the two models' own distributions
-say, under each rule.
-"""
+"""The accepted share agrees with the two models' distributions, under each rule."""
 
 from dataclasses import replace
 from functools import cache

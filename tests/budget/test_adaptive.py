@@ -172,9 +172,7 @@ def test_equal_rounds_split_their_cost_in_half():
 
 
 def test_pause_does_not_raise_the_cost_of_draft_tokens():
-    """Else what finds nothing in one text would be forbidden to draft in all that come
-    after it.
-    """
+    """Else a failure in one text would forbid drafting in all that come after it."""
     making = LinearCost()
     for made in (6, 3, 8):
         making.learn(made, 0.2 + 0.01 * made)

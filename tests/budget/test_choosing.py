@@ -1,6 +1,4 @@
-"""The engine chooses among several methods in each round: whatever it uses, the text
-equals plain decoding's.
-"""
+"""The engine chooses a method in each round: the text is plain decoding's."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -84,9 +84,7 @@ def test_a_draft_model_that_agrees_is_used(measured, slow, heat):
 
 
 def test_the_cost_of_drafting_is_that_of_the_tokens_that_were_made():
-    """How many are requested changes slowly, and says little: the chain ends where the
-    next token is unlikely.
-    """
+    """How many are requested changes slowly: the chain ends at an unlikely token."""
     policy = Policy(TARGET)
     seconds(policy, 0)
     assert isinstance(policy.budget, AdaptiveBudget)

@@ -32,9 +32,7 @@ def plain() -> list[str]:
 
 
 def drafted(llm: LLM) -> list[Completion]:
-    """Complete the prompts until draft tokens are accepted: on a busy machine the first
-    rounds may be plain.
-    """
+    """Complete the prompts until draft tokens are accepted, if the machine is busy."""
     got = []
     for _ in range(5):
         got += llm.generate(PROMPTS, PARAMS)

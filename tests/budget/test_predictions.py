@@ -1,6 +1,4 @@
-"""The largest tree that is tried: larger where a forward waits for something else than
-its rows.
-"""
+"""The largest tree tried: larger where a forward waits for more than its rows."""
 
 import pytest
 

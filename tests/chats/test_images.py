@@ -1,6 +1,4 @@
-"""Images of messages: every form that clients send gives the same picture, and what is
-none is refused by name.
-"""
+"""Images of messages: every form gives the same picture; what is none is refused."""
 
 import base64
 import io

@@ -354,9 +354,7 @@ def test_a_function_without_parameters_takes_none():
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch):
-    """Returns the ids of a chat whose control tokens are plain text, and of the same
-    chat as it is.
-    """
+    """Returns the ids of a chat with plain control tokens, and of the chat as it is."""
     if not hasattr(PreTrainedTokenizerBase, MARK):
         pytest.skip("this version of transformers marks no control tokens")
 

@@ -1,6 +1,4 @@
-"""A user's text cannot forge the place of an image where control tokens are
-plain text.
-"""
+"""A user's text cannot forge an image's token where control tokens are plain."""
 
 from functools import cache
 

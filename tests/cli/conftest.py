@@ -17,9 +17,7 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def unbarred() -> Iterator[None]:
-    """The program turns the bars of transformers off by the environment, which a
-    process reads but once.
-    """
+    """The program hides transformers' bars by the environment, which is read once."""
     logging.disable_progress_bar()
     yield
     logging.enable_progress_bar()

@@ -1,6 +1,4 @@
-"""`foreword chat`: a conversation that remembers, obeys its commands and survives
-Ctrl-C.
-"""
+"""`foreword chat`: a conversation with memory and commands that survives Ctrl-C."""
 
 import io
 import json

@@ -1,6 +1,4 @@
-"""`foreword generate`: the library's own text on stdout and nothing else there,
-whatever happens.
-"""
+"""`foreword generate`: the library's text on stdout and nothing else there."""
 
 import json
 import os
@@ -117,9 +115,7 @@ def test_what_cannot_be_done_is_one_line(here, words, code, said):
 
 
 def test_last_line_end_of_a_file_is_dropped(here):
-    """Each pair of (line end, where the text comes from) is there, and one answer to
-    compare with for each text.
-    """
+    """Each pair of (line end, source of the text), and one answer for each text."""
     words = ("-t", "0", "--max-tokens", "4", "--no-stats", *PLAIN)
     for end, inner in (("\n", "\n"), ("\r\n", "\r\n"), ("", "\n")):
         text = f"Who wrote{inner}Hamlet?"

@@ -1,6 +1,4 @@
-"""Images on the command line: before the prompt of `generate`, and before the first
-question of `chat`.
-"""
+"""Images on the command line: before the prompt or the first question."""
 
 import json
 

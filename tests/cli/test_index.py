@@ -1,6 +1,4 @@
-"""`foreword index`: files of every kind become a datastore, or it says why not and
-leaves nothing.
-"""
+"""`foreword index`: files become a datastore, or an error leaves nothing."""
 
 import gzip
 import json

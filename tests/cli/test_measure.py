@@ -1,6 +1,4 @@
-"""`foreword demo | bench`: they run, their figures have every row, and every way writes
-the same text.
-"""
+"""`foreword demo | bench`: the figures have every row, and all texts are equal."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""`foreword quantize`: a folder or a GGUF file in few bits, which the other commands
-load.
-"""
+"""`foreword quantize`: a folder or a GGUF file in few bits, for other commands."""
 
 import json
 import shlex

@@ -1,6 +1,4 @@
-"""`foreword train | data`: what they write, and what happens when they are stopped or
-misled.
-"""
+"""`foreword train | data`: what they write, also when stopped or misled."""
 
 import json
 import signal

@@ -1,6 +1,4 @@
-"""Code of a model's folder runs where the option says so, and nowhere else, whatever
-stands on standard input.
-"""
+"""Code of a model's folder runs where the option says so, and nowhere else."""
 
 import json
 import shutil
@@ -75,9 +73,7 @@ def stranger(tmp_path):
 
 @pytest.fixture
 def modules(tmp_path, monkeypatch):
-    """Where transformers copies such code to, and runs it; the next test imports it
-    again.
-    """
+    """Where transformers copies such code and runs it; the next test imports it."""
     folder = tmp_path / "modules"
     monkeypatch.setattr(
         "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder)

@@ -1,6 +1,4 @@
-"""`foreword generate --record` writes what the library records, and `foreword view`
-shows it without a model.
-"""
+"""`foreword generate --record` records, and `foreword view` shows it, modelless."""
 
 import json
 import re

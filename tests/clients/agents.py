@@ -31,9 +31,7 @@ class Agent:
     settings: Callable[[Place], tuple[Sequence[str], dict[str, str]]]
     """Writes the settings; returns the arguments and the environment."""
     calls: Callable[[Path], Sequence[Call]]
-    """The folder of the work -> calls that read the note and, where there is a tool for
-    it, then the picture.
-    """
+    """The folder of the work -> calls that read the note, then the picture."""
     sees: bool = True
 
 

@@ -15,9 +15,7 @@ from serving import Running
 
 @pytest.fixture
 def client(tmp_path: Path, server: Running) -> Callable[..., str]:
-    """Return a function that runs a client in an empty folder and returns what it
-    prints.
-    """
+    """Return a function that runs a client in an empty folder for its output."""
 
     def run(program: str, *arguments: str, given: str = "", **environment: str) -> str:
         if not (PROGRAMS / program).exists():
@@ -43,9 +41,7 @@ def program(client: Callable[..., str], server: Running) -> Callable[[str], Any]
 
 @pytest.fixture
 def drafting(server: Running) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager that checks, by the server's metrics, that drafts were
-    made and accepted within.
-    """
+    """Return a context manager that checks that drafts were made and accepted."""
 
     def counts() -> Mapping[str, float]:
         text = server.http.get("/metrics").text

@@ -24,9 +24,7 @@ LAST = "The note is read."
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the model is made to make: a tool, and the values of its
-    arguments.
-    """
+    """A call that the model is made to make: a tool, and its arguments."""
 
     tool: str
     arguments: dict[str, str]

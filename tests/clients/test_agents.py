@@ -90,9 +90,7 @@ def test_an_agent_reads_a_note_and_a_picture(served, tmp_path, work, name):
 
 
 def check(proxy: Proxy, *, sees: bool) -> None:
-    """Check that every request succeeded, and that the results of the calls came in the
-    order of the script.
-    """
+    """Check that every request succeeded, with results in the script's order."""
     assert {status for _, status in proxy.statuses} == {200}
     turns = proxy.turns
     assert len(turns) == len(proxy.script) + 1

@@ -1,6 +1,4 @@
-"""Programs run as their users run them: llm, transformers chat, lm-eval and
-guidellm.
-"""
+"""Programs run as their users do: llm, transformers chat, lm-eval and guidellm."""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""A diagnosis finds the fault that was planted in a drafter, ranks it by its cost, and
-approves a good drafter.
-"""
+"""A diagnosis finds a planted fault, ranks it by cost, and approves a good drafter."""
 
 import json
 from pathlib import Path

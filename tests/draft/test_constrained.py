@@ -1,6 +1,4 @@
-"""Drafts of requests that follow a grammar hold no token that it refuses, and the text
-that it forces.
-"""
+"""Drafts under a grammar hold no token that it refuses, and the text it forces."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""Every drafter in the registry keeps the contract; and the contract is able
-to say no.
-"""
+"""Every drafter in the registry keeps the contract, which is able to say no."""
 
 from collections.abc import Sequence
 
@@ -15,9 +13,7 @@ from running import DTYPE, drafter
 
 every_method = pytest.mark.parametrize("name", METHODS)
 IN_FLOAT32 = ("lm", "eagle", "dflash")
-"""One method of each kind whose float32 runs without our C code; `make test-all` has
-all of them.
-"""
+"""One method of each kind whose float32 needs no C; `make test-all` has all."""
 LATER_CLAUSES = CONTRACT_IN_THE_LOOP[1:]
 
 
@@ -74,9 +70,7 @@ def test_drafter_changes_no_text_in_float32(name, clause):
 
 
 class Forgetful(Drafter):
-    """Counts its calls and never forgets: breaks what a drafter must keep about
-    repetition and release.
-    """
+    """Counts its calls and never forgets: breaks the contract on repetition."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}

@@ -1,6 +1,4 @@
-"""Methods of other packages: a distribution's entry points in the group
-`foreword.methods`.
-"""
+"""Methods of other packages: a distribution's entry points `foreword.methods`."""
 
 import json
 from pathlib import Path

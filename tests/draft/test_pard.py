@@ -147,9 +147,7 @@ def test_rules_accept_draft_tokens(rule):
 
 @torch.inference_mode()
 def test_masks_predict_as_the_definition_says(folder):
-    """In every round, against the model of transformers on text and masks: nothing of
-    earlier masks is left.
-    """
+    """In every round, against transformers on text and masks: no mask is left."""
     made = MaskedDrafter(Model.load(folder, dtype="float32"))
     reference = load(folder, torch.float32)
     propose, rounds = made.propose, 0

@@ -1,6 +1,4 @@
-"""A draft model of another vocabulary whose context is far shorter than the text goes
-on drafting.
-"""
+"""A draft model of another vocabulary drafts on beyond its own short context."""
 
 import copy
 from dataclasses import replace

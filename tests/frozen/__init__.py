@@ -1,6 +1,4 @@
-"""Records of what Foreword generates, answers and prints, for `make freeze` and `make
-frozen`.
-"""
+"""Records of what Foreword generates, for `make freeze` and `make frozen`."""
 
 import json
 from hashlib import blake2b

@@ -22,13 +22,9 @@ LENGTH = 24
 NODES = 6
 """Draft tokens of a round."""
 TIMED = frozenset({"cascade"})
-"""Methods that choose what to draft by measured seconds: their tokens are fixed, their
-drafts are not.
-"""
+"""Methods that draft by measured seconds: only their tokens are fixed."""
 SAMPLING = ("lm", "eagle")
-"""Methods that the other rules are tried with: the tree of a draft model, and that of a
-head.
-"""
+"""Methods that the other rules are tried with: a draft model's tree, a head's."""
 
 
 def requests() -> list[running.Case]:
@@ -56,9 +52,7 @@ def requests() -> list[running.Case]:
 
 
 def generated(name: str, rule: str, dtype: str) -> dict[str, str]:
-    """Return hashes of the tokens, and of the counts of draft tokens, of all requests
-    in one batch.
-    """
+    """Return hashes of the tokens and draft counts of all requests in one batch."""
     loop = running.engine(
         running.target(dtype), running.drafter(name, dtype), NODES, rule=rule
     )

@@ -8,9 +8,7 @@ import foreword
 
 
 def members(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the signature of a public function, or the signatures of the public members
-    of a class.
-    """
+    """Yield the signature of a function, or of the public members of a class."""
     if not inspect.isclass(value):
         yield "", str(inspect.signature(value)) if callable(value) else repr(value)
         return

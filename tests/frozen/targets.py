@@ -214,9 +214,7 @@ def runs() -> Iterator[tuple[str, Record]]:
 
 
 def record() -> dict[str, object]:
-    """Return the outcome of every target; the reason of one that this machine cannot
-    run.
-    """
+    """Return the outcome of every target, or why this machine cannot run it."""
     found: dict[str, object] = {}
     for name, run in runs():
         sys.stderr.write(f"{name}\n")

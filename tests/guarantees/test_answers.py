@@ -1,6 +1,4 @@
-"""The bundled models answer in English, and the same where their drafter cannot be
-loaded.
-"""
+"""The bundled models answer in English, even if their drafter cannot be loaded."""
 
 import re
 import shutil

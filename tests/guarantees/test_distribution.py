@@ -1,6 +1,4 @@
-"""The whole loop on real models, under every rule: each token has the target's
-distribution after its text.
-"""
+"""The loop on real models, by rule: each token has the target's distribution."""
 
 from dataclasses import replace
 
@@ -25,9 +23,7 @@ TEXTS, TOKENS = 24, 32
 below LEVEL, as the last test shows.
 """
 QUICK = ("traversal",)
-"""Drawn trees; `block` is run with a budget that ends chains, and all rules are exact
-in tests/verify.
-"""
+"""Drawn trees; `block` gets a budget of chains. All rules are exact in tests/verify."""
 
 
 def ranks(rule: str, budget: DraftBudget | int = 6) -> tuple[list[float], float]:

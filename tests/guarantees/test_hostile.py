@@ -1,6 +1,4 @@
-"""Requests at the edges of what can be asked, beside ordinary ones: no drafter fails,
-and no text changes.
-"""
+"""Requests at the edges, beside ordinary ones: no text changes, none fails."""
 
 import copy
 from functools import cache

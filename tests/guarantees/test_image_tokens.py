@@ -1,6 +1,4 @@
-"""Pictures of tokens: a picture that is written with drafts is the same file as one
-that is written plainly.
-"""
+"""A picture of tokens written with drafts is the file written plainly."""
 
 from dataclasses import replace
 from pathlib import Path

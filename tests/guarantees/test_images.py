@@ -1,6 +1,4 @@
-"""Images in prompts: greedy text is that of transformers' `generate`, and drafts and
-batches change no token.
-"""
+"""Images in prompts: greedy text is transformers', drafts change no token."""
 
 from functools import cache, partial
 
@@ -159,9 +157,7 @@ def test_images_for_a_text_model_are_refused():
 
 
 def test_rendering_runs_no_model():
-    """A server renders in another thread than the engine's, which uses the model
-    meanwhile.
-    """
+    """A server renders in another thread while the engine uses the model."""
     llm, calls = fresh("qwen2-vl"), []
     hook = llm.target.hf.register_forward_pre_hook(lambda *_: calls.append(1))
     try:

@@ -1,6 +1,4 @@
-"""Hidden states kept with the pages of earlier texts: drafters that read them draft as
-if all had been read anew.
-"""
+"""Hidden states kept with earlier texts' pages: drafts are as if read anew."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -100,9 +98,7 @@ def test_second_turns_read_only_what_is_new(name, dtype):
 
 
 def second_turn(method: str, *, reuse: bool) -> Completion:
-    """With the size of drafts fixed, since the default one depends on
-    measured times.
-    """
+    """With fixed sizes of drafts, since default ones depend on measured times."""
     asked = [user("Tell me a story about a river. " * 8)]
     params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
     head = bundled.head(method)

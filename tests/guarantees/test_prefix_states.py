@@ -1,6 +1,4 @@
-"""Recurrent states kept with the pages of earlier texts: exact, bounded, and found by
-later texts.
-"""
+"""Recurrent states kept with pages of earlier texts: exact, bounded, reused."""
 
 from dataclasses import replace
 from functools import cache
@@ -59,9 +57,7 @@ def text(count: int, seed: int = 3) -> list[int]:
 
 
 def conversations() -> list[Case]:
-    """First turns; the second one ends at a border of pages, and so does the answer of
-    the third.
-    """
+    """First turns; the second ends at a border of pages, as the third's answer does."""
     kinds = [(200, 0.0, 40), (192, 0.8, 30), (150, 0.6, 42), (60, 0.0, 100)]
     return [
         Case(
@@ -76,9 +72,7 @@ def conversations() -> list[Case]:
 
 @cache
 def turns(family: str):
-    """The answers to first turns, second turns, and the answers to these, where nothing
-    is reused.
-    """
+    """The answers to first and second turns, and to these, where nothing is reused."""
     first = [alone(family, request) for request in conversations()]
     asked = [
         Case((*one.request.tokens, *text(20, 9)), one.request.params) for one in first

@@ -1,6 +1,4 @@
-"""A forked process has no threads of its parent: an LLM of the parent refuses to work
-there, and never hangs.
-"""
+"""A forked process has no threads of its parent: its LLM refuses, never hangs."""
 
 import os
 import subprocess

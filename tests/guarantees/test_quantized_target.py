@@ -1,6 +1,4 @@
-"""Targets with weights, or keys and values, in few bits: drafts leave the text of the
-quantized model unchanged.
-"""
+"""Targets with weights or a KV cache in few bits: drafts leave the text as it is."""
 
 import pytest
 import torch

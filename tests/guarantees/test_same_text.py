@@ -1,6 +1,4 @@
-"""Same seed, same text: no drafter, number or shape of draft tokens, batch or chunk
-changes a token.
-"""
+"""Same seed, same text: no drafter, draft, batch or chunk changes a token."""
 
 import warnings
 from dataclasses import replace
@@ -62,9 +60,7 @@ tests/draft/test_contract.py.
 
 
 def requests(turn: int) -> list[Case]:
-    """Five requests that differ in everything; another pairing of prompts and settings
-    for each turn.
-    """
+    """Five requests that differ in everything; each turn pairs them anew."""
     rows = []
     for i, prompt in enumerate(prompts()):
         temperature, top_p = SETTINGS[(i + turn) % len(SETTINGS)]
@@ -90,9 +86,7 @@ def drafter_of(name: str, dtype: str, answers: list[Answer]) -> Drafter:
 
 
 def check_same(got: list[Answer], want: list[Answer], loop: Engine) -> int:
-    """Check texts and all bits of log-probabilities; return how many draft tokens were
-    accepted.
-    """
+    """Check texts and all bits of log-probabilities; return the accepted number."""
     assert outputs(got) == outputs(want)
     assert loop.failed is None
     assert sum(answer.request.stats.drafted for answer in got) > 0
@@ -214,9 +208,7 @@ ASKED = {
     "bad words": warm(bad_word_ids=((262,), (280, 300)), seed=11),
 }
 FEW = 2
-"""Prompts that those after the first six are asked for: each is one parameter of
-`everything`.
-"""
+"""Prompts of those after the first six: each is one parameter of `everything`."""
 
 
 @cache

@@ -1,6 +1,4 @@
-"""Encoder-decoders: greedy text is that of transformers' `generate`, and drafts change
-no token of a sampled one.
-"""
+"""Encoder-decoders: greedy text is transformers', drafts change no token."""
 
 import weakref
 from dataclasses import replace
@@ -46,9 +44,7 @@ def llm(name: str, method: str) -> LLM:
 
 @cache
 def sure(name: str, method: str) -> LLM:
-    """A target whose logits are 30 times as large: it repeats itself at temperature 1,
-    too.
-    """
+    """A target with logits 30 times as large: it repeats itself at temperature 1."""
     model = tiny_seq2seq.build(name)
     model.lm_head.weight.data *= 30
     return LLM(model, tokenizer=tiny_seq2seq.tokenizer(name), method=method, nodes=4)

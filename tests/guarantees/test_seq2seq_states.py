@@ -1,6 +1,4 @@
-"""Encoder-decoders drafted by their own layers and by heads on the decoder's hidden
-states.
-"""
+"""Encoder-decoders drafted by their layers and by heads on hidden states."""
 
 from collections import Counter
 from functools import cache

@@ -1,6 +1,4 @@
-"""Encoder-decoders in the page pool: trees, ragged batches, late joins and preemption
-change no token.
-"""
+"""Encoder-decoders in the page pool: trees, joins, preemption change no token."""
 
 from functools import cache
 
@@ -15,16 +13,12 @@ from tiny_seq2seq import target
 
 FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
 LENGTHS = (1, 3, 8, 15, 16, 33, 62, 70)
-"""Tokens of the sources: less than a page and more, in no order of length when they
-come.
-"""
+"""Tokens of the sources: less than a page and more, in no order of length."""
 
 
 @cache
 def draft(name: str) -> Model:
-    """A model that is often right, and whose second choice is right where the first is
-    not.
-    """
+    """A model that is often right, and else in its second choice."""
     own = tiny_seq2seq.build(name)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(4)
@@ -56,9 +50,7 @@ def sources() -> list[list[int]]:
 
 @cache
 def asked(trace: bool = False) -> list[SamplingParams]:
-    """Greedy and sampled, of several lengths, so that later ones join while earlier
-    ones are running.
-    """
+    """Greedy and sampled, of several lengths: later ones join running ones."""
     return [
         SamplingParams(
             temperature=float(number % 3 > 0),
@@ -81,9 +73,7 @@ def plain(name: str) -> list[list[int]]:
 
 
 def branches(answers: list[Completion]) -> int:
-    """Return the number of accepted draft tokens that were not the first choice after
-    their parent.
-    """
+    """Return how many accepted draft tokens were not their parent's first choice."""
     return sum(
         any(other.parent == one.draft[node].parent for other in one.draft[:node])
         for answer in answers

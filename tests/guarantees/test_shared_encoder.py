@@ -1,6 +1,4 @@
-"""Draft models of encoder-decoders, with the target's encoder, with their own, or with
-none.
-"""
+"""Draft models of encoder-decoders, with the target's encoder, another or none."""
 
 import copy
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""A default budget that no clock changes, for tests that must see draft tokens, and
-what was run.
-"""
+"""A default budget that no clock changes, so that there are draft tokens."""
 
 import pytest
 import torch
@@ -43,9 +41,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list:
 
 @pytest.fixture(scope="module")
 def shipped():
-    """Target, draft and tokenizer of the family, in float32 as users of transformers
-    load them.
-    """
+    """Target, draft and tokenizer of the family, float32, as users load them."""
     target, draft = (
         hf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         for path in (starter.target(), starter.draft())

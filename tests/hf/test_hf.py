@@ -58,9 +58,7 @@ class OfRow(hf.LogitsProcessor):
     "name", ["gpt2", "mistral", "qwen3", "gemma2", "opt", "mixtral"]
 )
 def test_greedy_text_is_that_of_transformers(name, drafter):
-    """Two of four here are drafted with each; every architecture is in
-    tests/guarantees/test_architectures.py.
-    """
+    """Two of four are drafted with each; all are in test_architectures.py."""
     model, inputs = tiny_models.build(name), ids(13)
     want = model.generate(**inputs, **greedy(24))
     got = model.generate(**inputs, **greedy(24), **OUTPUT, **how(drafter, model))
@@ -429,9 +427,7 @@ def test_two_threads_may_borrow_two_models_crosswise():
 
 
 class Learnt(DraftBudget):
-    """Allows four draft tokens for each round until one is learnt from, and none
-    afterwards.
-    """
+    """Allows four draft tokens a round until one is learnt from, then none."""
 
     rounds = 0
 

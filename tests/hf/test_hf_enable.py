@@ -1,6 +1,4 @@
-"""Under `foreword.enable()` every call that worked works: served with the same text, or
-handed over as it was.
-"""
+"""Under `foreword.enable()` every call works: served alike, or handed over."""
 
 import warnings
 from functools import partial
@@ -76,9 +74,7 @@ def filled(model):
 
 
 def outcome(call):
-    """What a call returns or raises, what it leaves of the random stream, and the
-    warnings of ours.
-    """
+    """A call's result or error, the random stream after it, and our warnings."""
     torch.manual_seed(3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -266,9 +262,7 @@ def test_served_call_has_the_text_of_plain_decoding(model, small, name):
 
 
 def thirds(input_ids, scores):
-    """Allow the tokens of one remainder by three, which the last token names: a
-    function of the tokens.
-    """
+    """Allow the tokens of one remainder by three, which the last token names."""
     allowed = torch.arange(scores.shape[-1]) % 3 == (input_ids[:, -1:] + 1) % 3
     return scores.masked_fill(~allowed, -torch.inf)
 

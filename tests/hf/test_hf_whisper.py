@@ -1,6 +1,4 @@
-"""The drop-in on Whisper: the text of transformers' own calls, drafted, and reasons for
-what is left to it.
-"""
+"""The drop-in on Whisper: transformers' text, drafted, or a reason."""
 
 import warnings
 from functools import cache

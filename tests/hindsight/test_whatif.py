@@ -1,6 +1,4 @@
-"""A known answer, played with another drafter, has the rounds that this drafter would
-have made.
-"""
+"""A known answer with another drafter has the rounds that it would have made."""
 
 import json
 from dataclasses import replace

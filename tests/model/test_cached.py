@@ -1,6 +1,4 @@
-"""Models driven through the cache of transformers: blocks at fixed places, nothing left
-of what is taken back.
-"""
+"""Models through transformers' cache: fixed blocks, nothing left of rejections."""
 
 import pytest
 import torch

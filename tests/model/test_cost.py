@@ -1,6 +1,4 @@
-"""The table of costs: its values between entries; it is measured once for a machine and
-a model.
-"""
+"""The table of costs: values between entries; one measurement a machine and model."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""Kinds of model that C reads beside those of test_native.py: scores, bits and weights
-of each, on one load.
-"""
+"""Kinds of model that C reads beside test_native.py's: scores, bits, weights."""
 
 from typing import Any
 
@@ -144,9 +142,7 @@ LENGTH = 64
 
 @pytest.fixture(scope="module", params=[*NAMES.split(), *STRANGE])
 def models(request):
-    """A model in bfloat16 for the backend, and the same weights in float32 as
-    the truth.
-    """
+    """A model in bfloat16 for the backend; the same weights in float32 as truth."""
     name = request.param
     kind = STRANGE.get(name)
     return with_truth(random(kind) if kind else tiny_models.build(name))
@@ -169,9 +165,7 @@ def test_kind_keeps_every_promise(models, registers, text):
 
 
 def check_bits(backend, text: list[int]) -> None:
-    """A row's are its own: alone, among others, beside another text, and as a node of a
-    tree.
-    """
+    """A row's are its own: alone, among others, beside a text, in a tree."""
     more = text[50 : 50 + len(PARENTS)]
     backend.read([Read(1, 0, text[:50], keep=0)])
     steps = [Read(1, 50 + i, [token], keep=1) for i, token in enumerate(more)]

@@ -1,6 +1,4 @@
-"""Images of a prompt are decoded one after the other: same numbers, memory of one
-image, ended when asked.
-"""
+"""Images are decoded one by one: same numbers, memory of one, ended when asked."""
 
 import base64
 import io

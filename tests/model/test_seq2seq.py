@@ -1,6 +1,4 @@
-"""Encoder-decoders from folders: what their settings force, and what is refused by
-name.
-"""
+"""Encoder-decoders from folders: what settings force, and what is refused."""
 
 import json
 from functools import cache

@@ -23,9 +23,7 @@ def text(length: int = 60) -> list[int]:
 
 
 def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
-    """The weights that codes of 8 bits stand for: the plain definition of the layout in
-    int8.c.
-    """
+    """The weights that codes of 8 bits stand for: the definition of int8.c."""
     weight = torch.zeros(outputs, depth)
     for start in range(0, outputs, 32):
         wide = min(32, outputs - start)

@@ -17,9 +17,7 @@ ROWS = 200
 
 
 def hashed(name: str, weights: str | None, kv: str | None) -> str | None:
-    """The logits of a prompt, then of its last rows one by one; None without the native
-    backend.
-    """
+    """The logits of a prompt, then of its last rows; None without the backend."""
     try:
         model = Model(build(name).bfloat16())
         model.quantize(weights, kv)

@@ -102,9 +102,7 @@ PROGRAM = Path(__file__).with_name("threads.c")
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_idle_thread_takes_from_the_shares_of_others(tmp_path):
-    """The shares of 7 chunks are 0 to 2, 3 and 4, 5 and 6; of 4 they are 0
-    and 1, 2, 3.
-    """
+    """The shares of 7 chunks are 0 to 2, 3 and 4, 5 and 6; of 4: 0 and 1, 2, 3."""
     made = tmp_path / "program"
     words = ["cc", "-O1", "-I", str(SOURCES), str(PROGRAM), "-o", str(made), "-lm"]
     subprocess.run(words, check=True, timeout=60)

@@ -1,6 +1,4 @@
-"""Products with weights in groups against their plain definition, and that no row
-depends on the others.
-"""
+"""Products with weights in groups against their plain definition, by row."""
 
 from dataclasses import replace
 from itertools import product
@@ -28,9 +26,7 @@ KINDS = ("bfloat16", "float16", "float32", "two levels", "zero points")
 
 
 def coded(bits: int, group: int, kind: str, outputs: int = OUTPUTS) -> Coded:
-    """A matrix whose scales, and offsets if it has any, take each form that strips
-    store.
-    """
+    """A matrix whose scales, and offsets if any, take each form that strips store."""
     generator = torch.Generator().manual_seed(bits * group)
 
     def uniform(spans: int) -> Tensor:
@@ -73,9 +69,7 @@ def multiply(
 
 
 def span_of(matrix: Coded) -> int | None:
-    """Inputs of a span whose groups are added up in whole numbers; None if no groups
-    are.
-    """
+    """Inputs of a span whose groups add up in whole numbers; None without any."""
     span = DEPTH // matrix.scale.values.shape[1]
     low = int(matrix.levels[0])
     consecutive = matrix.levels.tolist() == list(range(low, low + len(matrix.levels)))

@@ -1,6 +1,4 @@
-"""Compiled code is kept on disk and loaded only where it is whole and no other user
-could have written it.
-"""
+"""Compiled code on disk is loaded only if whole and written by no other user."""
 
 import json
 import os
@@ -26,9 +24,7 @@ root = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A cache that holds both libraries, which no test of this process loads from
-    there.
-    """
+    """A cache with both libraries, which no test of this process loads from there."""
     return tmp_path_factory.mktemp("both")
 
 

@@ -1,6 +1,4 @@
-"""With no compiler, or one that fails, there is a reason, and torch computes the same
-numbers.
-"""
+"""With no compiler, or one that fails, torch computes the same numbers."""
 
 import json
 import os

@@ -28,9 +28,7 @@ PROGRAM = Path(__file__).with_name("simd.c")
 PROMISED = Path(__file__).with_name("bits.c")
 LANES, LOGITS = 16, 40 * 112
 OPERATIONS, NUMBERS = 35, 3
-"""What the program prints for each 16 times three numbers: so many vectors, then so many
-numbers.
-"""
+"""The program's output for each 16 times three numbers: vectors, then numbers."""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM computed them in an emulator and a Xeon with AVX2 to the same bits."""
 
@@ -139,13 +137,9 @@ EQUAL = {
     "exponentials": "dcc3eefadba4b381",
     "rotations": "52a4a63a2230dfb0",
 }
-"""Hashes of what has the same bits on every processor and by every compiler, by what it
-is of (bits.c).
-"""
+"""Hashes of what has the same bits on every processor and compiler (bits.c)."""
 OF_FUSED = {"exponentials", "rotations"}
-"""Those that round once more where no operation is fused; attention has both, and
-promises nothing.
-"""
+"""Those that round once more without fusion; attention has both."""
 
 
 def given() -> Tensor:
@@ -164,9 +158,7 @@ def given() -> Tensor:
 
 
 def output(kind: Kind, program: Path, folder: Path, numbers: bytes = b"") -> bytes:
-    """What a program says, compiled for this kind of processor with the flags of the
-    library.
-    """
+    """A program's output, compiled for this processor with the library's flags."""
     made, run = folder / "program", partial(subprocess.run, check=True, timeout=120)
     unfit = (compiler.NATIVE, "-shared", "-fPIC")
     flags = [flag for flag in compiler.FLAGS if flag not in unfit]

@@ -34,9 +34,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[Running]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine
-    is.
-    """
+    """A fixed number of draft tokens, however busy the machine is."""
     with LLM(slots=8, nodes=4) as llm, running(llm) as server:
         yield server
 

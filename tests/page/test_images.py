@@ -1,6 +1,4 @@
-"""Images in the chat of the page: chosen, dropped, pasted, removed; sent with the
-prompt and shown above it.
-"""
+"""Images in the page's chat: chosen, dropped, pasted, removed; sent and shown."""
 
 import base64
 import io

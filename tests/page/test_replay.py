@@ -1,6 +1,4 @@
-"""Replays: the slider, playing, saving, opening; with a server and in one file without
-any.
-"""
+"""Replays: slider, playing, saving, opening; with a server and in one file."""
 
 import json
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Untrusted text stays text, the policy holds, keys are asked for; and what assistive
-technology finds.
-"""
+"""Untrusted text stays text, the policy holds, keys are asked for; accessibility."""
 
 import json
 

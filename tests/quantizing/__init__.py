@@ -42,9 +42,7 @@ def int8(folder: Path) -> dict[str, Tensor]:
 
 
 def mxfp4(folder: Path) -> Path:
-    """Write a tiny gpt-oss whose experts are random blocks and scales, as MXFP4 stores
-    them. Returns the folder.
-    """
+    """Write a tiny gpt-oss with random MXFP4 experts. Returns the folder."""
     tiny_models.build("gpt-oss").to(torch.bfloat16).save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     noise = torch.Generator().manual_seed(0)
@@ -71,9 +69,7 @@ def configured(folder: Path, **values: object) -> Path:
 
 
 def shard(folder: Path, files: int) -> None:
-    """Distribute the tensors of a checkpoint over files, those of each matrix among
-    them.
-    """
+    """Distribute the tensors of a checkpoint over files, a matrix over several."""
     tensors = load_file(folder / "model.safetensors")
     names = [f"model-{number}.safetensors" for number in range(files)]
     places = {

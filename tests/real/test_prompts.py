@@ -1,6 +1,4 @@
-"""Tokenizers and chat templates of published models equal what transformers reads from
-the same files.
-"""
+"""Tokenizers and chat templates of published models equal transformers'."""
 
 import random
 from pathlib import Path

@@ -152,9 +152,7 @@ def test_the_schema_has_every_field_of_every_type():
 
 
 def places(value: Any, *before: str | int) -> list[tuple[str | int, ...]]:
-    """Every place in plain values: names and numbers from the top; one item of a list
-    stands for all.
-    """
+    """Every place in plain values: names and numbers from the top; one item a list."""
     found = [before] if before else []
     if isinstance(value, dict) and before[-1:] not in (("params",), ("undrafted",)):
         below = [places(inner, *before, name) for name, inner in value.items()]
@@ -180,9 +178,7 @@ totals.plain_tokens_per_second totals.undrafted
 
 
 def changed(place: str, change: Callable[[Any, Any], None]) -> str:
-    """The recording as JSON after a change to the value that holds the last name of a
-    place.
-    """
+    """The recording as JSON after a change to the value at the end of a path."""
     values = json.loads(recording("lm").as_json())
     *path, last = (int(name) if name.isdigit() else name for name in place.split("."))
     change(reduce(lambda inner, name: inner[name], path, values), last)

@@ -1,6 +1,4 @@
-"""A traced round says what happened in it, and a request that is traced gives the text
-that it gives untraced.
-"""
+"""A traced round says what happened in it; tracing changes no text."""
 
 from collections import Counter
 
@@ -63,9 +61,7 @@ def run(make, budget=6, asked=None, **options: object) -> list[Answer]:
 @pytest.mark.parametrize("name", ["lm", "ngram"])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_trace_never_changes_the_text(rule, name):
-    """Trees and chains, every rule, each request beside others that are or are not
-    traced.
-    """
+    """Trees and chains, every rule, each request beside traced and untraced ones."""
     want = run(name, asked=requests(False, False, False), rule=rule)
     assert sum(answer.request.stats.accepted for answer in want) > 0
     for flags in ((True, True, True), (False, True, False)):

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from foreword import LLM
 
 ANSWERS = 8
-"""The one whose rounds run the fewest files counts: a slow forward makes the budget
-measure anew.
-"""
+"""The one with the fewest files counts: a slow forward makes the budget measure."""
 SUPPORT = Path(__file__).parents[1] / "support"
 
 

@@ -1,6 +1,4 @@
-"""One word for each idea: the source, the messages, the README and the pages use the
-words of docs/glossary.md.
-"""
+"""One word for each idea: source, README and pages use docs/glossary.md's."""
 
 import re
 from pathlib import Path
@@ -53,9 +51,7 @@ FILES = sorted(
     ]
 )
 TAGS = re.compile(r"</?think>|\[/?THINK\]|\.listen\(|pirate speak", re.IGNORECASE)
-"""What models write around their reasoning is theirs, and no word of ours; so is the
-method of sockets.
-"""
+"""Markers of reasoning are the models' words, and one method is of sockets."""
 LIMIT = 600
 """Words of the README: what it is, two commands, five lines, one table."""
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 BUSY = 0.5
-"""Cores. What other programs may use while durations are measured: the load average of
-the last minute.
-"""
+"""Cores. Load average of other programs while durations are measured."""
 FILE = Path(__file__).parents[1] / "durations.json"
 LEAST = 0.5
 """Seconds. Files below are not written down: their order does not matter."""

@@ -1,6 +1,4 @@
-"""Who draws with which noise: shared under `match`, independent streams under every
-other rule.
-"""
+"""Who draws with which noise: shared under `match`, else independent streams."""
 
 import pytest
 import torch

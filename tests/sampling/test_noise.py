@@ -1,6 +1,4 @@
-"""The noise is Philox's, depends on its counter alone, and is distributed as
-it says.
-"""
+"""The noise is Philox's, by its counter alone, and is distributed as it says."""
 
 import math
 

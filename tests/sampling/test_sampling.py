@@ -1,6 +1,4 @@
-"""Every parameter means what it means in transformers, and no row depends on
-another.
-"""
+"""Every parameter means what it does in transformers; rows are independent."""
 
 import math
 
@@ -234,9 +232,7 @@ def test_fast_top_p_equals_the_sorted_one_on_random_rows(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_candidates_have_the_distribution_of_all_tokens(kind, monkeypatch):
-    """Ties and rows with few tokens are filtered whole; some rows of a forward may be,
-    and others not.
-    """
+    """Ties and rows with few tokens are filtered whole, beside other rows."""
     every = (
         {},
         {"temperature": 0.7, "top_p": 0.9},
@@ -404,9 +400,7 @@ def test_a_walk_draws_what_following_all_draws_finds(
 
 
 class Wrong:
-    """A processor that returns something else than logits once a text ends with a
-    token.
-    """
+    """A processor that returns no logits once a text ends with a token."""
 
     def __init__(self, answer, at=None):
         self.answer, self.at = answer, at

@@ -21,7 +21,5 @@ def client(server: Running) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def serving(llm: LLM) -> Callable[..., AbstractContextManager[Running]]:
-    """Return a function that starts another server over the same model, with other
-    settings.
-    """
+    """Return a function that starts a server over the same model, in other settings."""
     return partial(running, llm)

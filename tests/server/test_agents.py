@@ -1,6 +1,4 @@
-"""The requests of agents and editors as they send them: Claude Code, Codex, Open WebUI,
-Continue, Zed.
-"""
+"""Requests of agents and editors: Claude Code, Codex, Open WebUI, Continue, Zed."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -32,9 +30,7 @@ PATH = closed(path={"enum": ["a.txt", "b.txt"]})
 def events(
     server: Running, path: str, body: dict[str, Any], **headers: str
 ) -> list[Any]:
-    """Return the data of a stream's events, checked for their names; [DONE] is left
-    out.
-    """
+    """Return the data of a stream's events without [DONE], names checked."""
     response = server.http.post(
         path, json=body, headers={"accept": "text/event-stream", **headers}
     )

@@ -1,6 +1,4 @@
-"""Bodies that no client should send: never a 5xx, always the shape of an error, and the
-server goes on.
-"""
+"""Bodies that no client should send: never a 5xx, always an error's shape."""
 
 import json
 from typing import Any

@@ -1,6 +1,4 @@
-"""Keys, hosts, limits, request ids, health, metrics: what stands in front of generation
-and beside it.
-"""
+"""Keys, hosts, limits, request ids, health, metrics: around generation."""
 
 import json
 import socket
@@ -97,9 +95,7 @@ def test_answers_of_one_key_are_limited(serving):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_places(serving, stream):
-    """It leaves long before the end: the answer's places are free, and its sequences
-    are aborted.
-    """
+    """It leaves long before the end: the pages are free, the sequences aborted."""
     body = dict(prompt="The", max_tokens=1000, n=8, stream=stream, ignore_eos=True)
     content = json.dumps(body).encode()
     with serving() as server:

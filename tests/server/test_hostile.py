@@ -1,6 +1,4 @@
-"""One client cannot stop the others: bounds of bodies, of texts, of connections, and
-what a client may name.
-"""
+"""One client cannot stop the others: bounds of bodies, texts and connections."""
 
 import asyncio
 import json
@@ -101,9 +99,7 @@ def test_a_body_of_another_type_is_refused(server, kind):
 
 @pytest.fixture
 def held(server: Running) -> Iterator[Callable[[int], None]]:
-    """Return a function that keeps the thread for bodies of a size busy until the test
-    ends.
-    """
+    """Return a function that keeps the thread for long bodies busy in a test."""
     release = Event()
 
     def hold(size: int) -> None:

@@ -1,6 +1,4 @@
-"""Images in requests: each dialect's own shape, one text; what is no image is an error
-of the request.
-"""
+"""Images in requests: each dialect's shape, one text; no image is an error."""
 
 import base64
 import io

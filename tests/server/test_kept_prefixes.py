@@ -1,6 +1,4 @@
-"""Pages of earlier texts outlive the process: a prompt is not read again, and the text
-is the same.
-"""
+"""Pages of earlier texts outlive the process: same text, prompts not reread."""
 
 import stat
 from dataclasses import replace

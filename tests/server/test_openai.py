@@ -1,6 +1,4 @@
-"""OpenAI's own client against the server: chat, streams, completions, seeds,
-log-probabilities, errors.
-"""
+"""OpenAI's client against the server: chat, streams, completions, seeds, errors."""
 
 import asyncio
 import copy

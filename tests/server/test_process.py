@@ -1,6 +1,4 @@
-"""`foreword serve` as a process: it starts, answers, drains on SIGTERM, and refuses bad
-options at once.
-"""
+"""`foreword serve` as a process: starts, answers, drains on SIGTERM, or refuses."""
 
 import re
 import signal

@@ -1,6 +1,4 @@
-"""OpenAI's responses, as Codex uses them: items in, items and events out, nothing
-stored.
-"""
+"""OpenAI's responses, as Codex uses them: items to items and events, not stored."""
 
 import openai
 import pytest
@@ -139,9 +137,7 @@ def test_a_stream_has_every_event_in_order(client):
 
 
 def test_the_request_of_codex_is_served(client):
-    """The twelve fields that it sends, with tools that only a hosted model has among
-    them.
-    """
+    """The twelve fields that it sends, with tools that only a hosted model has."""
     function = dict(type="function", name="shell", parameters={"type": "object"})
     got = respond(
         client,

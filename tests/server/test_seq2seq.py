@@ -1,6 +1,4 @@
-"""An encoder-decoder behind the server: completions of sources, and clear words for
-chats and scores.
-"""
+"""An encoder-decoder behind the server: completions, and errors for chats."""
 
 from collections.abc import Iterator
 

@@ -71,9 +71,7 @@ HOSTILE: tuple[tuple[dict[str, Any], int], ...] = (
     ({"guided_choice": [f"{one} of {one * 7919}" for one in range(20_000)]}, 400),
     ({"response_format": form({"enum": list(range(50_000))})}, 400),
 )
-"""Requests that would stop other clients if they were read as usual, and
-their status.
-"""
+"""Requests that would stop other clients if read as usual, and their status."""
 
 
 class Faulty(NgramDrafter):
@@ -91,9 +89,7 @@ class Faulty(NgramDrafter):
 
 
 def ask(number: int) -> dict[str, Any]:
-    """Request of this number; there are so many different ones: each pair of a tale and
-    a form.
-    """
+    """Request of this number: each pair of a tale and a form is different."""
     kind = number % DIFFERENT
     tale, form = TALES[kind % len(TALES)], FORMS[kind % len(FORMS)]
     messages = [{"role": "user", "content": tale}]
@@ -126,9 +122,7 @@ def texts(server: Running) -> dict[int, str]:
 async def user(
     client: httpx.AsyncClient, kind: str, number: int, expected: dict[int, str]
 ) -> str:
-    """Send one request as a user of some kind; return the kind, or "full" if there was
-    no place.
-    """
+    """Send one request as a kind of user; return the kind, or "full" if it was."""
     body = ask(number) | {"speculative": {"method": METHODS[number % len(METHODS)]}}
     if kind == "bad":
         wrong = BAD[number % len(BAD)]
@@ -166,9 +160,7 @@ async def user(
 
 
 async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counter[str]:
-    """Send requests, `CONCURRENCY` at a time, again where the server was full; return
-    what became of them.
-    """
+    """Send requests, `CONCURRENCY` at a time, until served; return the outcomes."""
     numbers, found = iter(range(count)), Counter[str]()
     limits = httpx.Limits(max_connections=CONCURRENCY)
 

@@ -1,6 +1,4 @@
-"""One client's method names and grammars stop no other client: refused at once,
-compiled apart, ended by leaving.
-"""
+"""One client's methods and grammars stop no other: refused, compiled apart, ended."""
 
 import httpx2 as httpx
 import pytest
@@ -63,9 +61,7 @@ def test_spellings_of_a_method_are_one_in_answers(serving):
 
 
 def test_grammars_of_one_client_hold_up_no_other(serving, llm):
-    """Neither another client's answers, constrained or free, nor its own next ones,
-    once it has left.
-    """
+    """Neither another client's answers nor its own next ones, once it has left."""
     ask = {"prompt": "One day", "max_tokens": 12, "seed": 1}
     small = {"structured_outputs": {"regex": "[a-d]{6}"}}
 

@@ -87,9 +87,7 @@ def test_one_forced_call_unless_more_are_wished(client):
 
 @pytest.mark.parametrize(("parallel", "count"), [(True, 2), (False, 1)])
 def test_generation_ends_with_the_only_call_that_is_allowed(server, parallel, count):
-    """The model would write two calls: nothing but the parser ends the answer after the
-    first.
-    """
+    """The model would write two calls: the parser ends the answer after one."""
     call = '{\\"name\\": \\"get_time\\", \\"arguments\\": {}}'
     grammar = f'root ::= "{{\\"tool_calls\\": [{call}, {call}]}}"'
     ask = ASK | dict(parallel_tool_calls=parallel, guided_grammar=grammar)

@@ -1,6 +1,4 @@
-"""Rounds follow the costs, to the last digit where they can be computed by hand, and
-the engine's own scheduler.
-"""
+"""Rounds follow the costs, to the last digit, and the engine's own scheduler."""
 
 import math
 

@@ -87,9 +87,7 @@ def of_class(kind: type) -> dict[str, object]:
 
 
 def of_llm(method: str) -> dict[str, object]:
-    """Return what `LLM` takes; a draft is required where the method needs one and none
-    is bundled.
-    """
+    """Return what `LLM` takes; a draft where the method needs one of its own."""
     found = of_class(LLM)
     kind = METHODS[method]
     if kind.about.needs and shipped(kind, method) is None:

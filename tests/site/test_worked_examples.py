@@ -1,6 +1,4 @@
-"""The worked examples on the page about speculative decoding are true of the bundled
-models.
-"""
+"""The worked examples about speculative decoding are true of the bundled models."""
 
 import re
 from pathlib import Path

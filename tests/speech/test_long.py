@@ -1,6 +1,4 @@
-"""Sound longer than a window: the sequential algorithm of transformers, token by token,
-and its fallback.
-"""
+"""Sound longer than a window: transformers' sequential algorithm by token."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,6 +1,4 @@
-"""What a speech model is asked: options of a request, and errors that say what is
-wrong.
-"""
+"""Requests of a speech model: options, and errors that say what is wrong."""
 
 import json
 import shutil

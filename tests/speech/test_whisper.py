@@ -1,6 +1,4 @@
-"""Whisper: greedy text is that of transformers' `generate`, and drafts change no token
-of a sampled one.
-"""
+"""Whisper: greedy text is transformers', and drafts change no sampled token."""
 
 import weakref
 from functools import cache
@@ -64,9 +62,7 @@ def llm(name: str, method: str, draft: str = "own") -> LLM:
 
 
 def drafts(name: str, kind: str) -> Source:
-    """The target again, with an encoder of its own; a folder as distil-whisper's; or a
-    decoder alone.
-    """
+    """The target with another encoder; a folder as distil-whisper's; or a decoder."""
     if kind == "smaller":
         return tiny_whisper.build(name, "draft", encoder_layers=1, decoder_layers=1)
     if kind == "equal encoder":
@@ -201,9 +197,7 @@ def test_repeated_text_is_copied(method):
 def runs(
     model: Model | WhisperForConditionalGeneration,
 ) -> tuple[list[weakref.ref], object]:
-    """A list that grows by the states of each run of the encoder, and the hook that
-    does it.
-    """
+    """A list that grows by the states of each run of the encoder, and its hook."""
     hf, states = model.hf if isinstance(model, Model) else model, list[weakref.ref]()
     return states, hf.get_encoder().register_forward_hook(
         lambda *call: states.append(weakref.ref(call[-1][0]))

@@ -1,6 +1,4 @@
-"""What cannot be followed is refused with its reason; what can is compiled once, and
-never allows foreign tokens.
-"""
+"""What cannot be followed is refused with a reason; the rest is compiled once."""
 
 import json
 import sys

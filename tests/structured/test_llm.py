@@ -1,6 +1,4 @@
-"""Structured output through the text API: refusals before the start, compilation beside
-rounds, asyncio.
-"""
+"""Structured output through the text API: refusals, compilation, asyncio."""
 
 import asyncio
 import json
@@ -92,9 +90,7 @@ def of_bytes() -> PreTrainedTokenizerFast:
 async def beside(
     llm: LLM, params: SamplingParams, free: SamplingParams
 ) -> list[str | BaseException]:
-    """Return the texts, or the errors, of a request that follows something and of a
-    free one beside it.
-    """
+    """Return the texts or errors of a constrained request and of a free one."""
     async with AsyncLLM(llm) as shared:
 
         async def text(own: SamplingParams) -> str:
@@ -105,9 +101,7 @@ async def beside(
 
 
 def test_vocabulary_that_does_not_fill_the_mask():
-    """Bits beyond it were taken for tokens: IndexError for all requests, and answers
-    that never end.
-    """
+    """Bits beyond it were taken for tokens: IndexError, and answers without end."""
     llm = LLM(pair.llama(), tokenizer=of_bytes(), nodes=4, method="ngram")
     free = SamplingParams(temperature=0.8, seed=1, max_tokens=24, ignore_eos=True)
     alone = llm.generate("One day", free)[0].text

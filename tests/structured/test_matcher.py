@@ -1,6 +1,4 @@
-"""Masks of every node, forced text and the end of an answer, against xgrammar asked
-node by node.
-"""
+"""Masks of every node, forced text and an answer's end, against xgrammar."""
 
 import random
 

@@ -61,9 +61,7 @@ def submitted(regex: str, tenant: str) -> Future:
 
 
 def small(tenant: str) -> None:
-    """Wait for a compilation of this tenant; it takes its place after all others were
-    given up.
-    """
+    """Wait for a compilation of this tenant, after all others were given up."""
     assert submitted(
         f"[a-{random.choice('klmnop')}]{{{random.randrange(10**6)}}}", tenant
     ).result(120)
@@ -113,9 +111,7 @@ def test_form_is_compiled_again_by_a_caller_that_comes_as_it_ends():
 
 
 def test_tenant_has_one_place_and_what_is_left_ends():
-    """Six expressions that take minutes hold up no other tenant, nor their own once the
-    client has gone.
-    """
+    """Six slow expressions hold up no other tenant, nor their own without a client."""
     long = [submitted(endless(number), "one") for number in range(6)]
     small("other")
     waiting = made()._queue

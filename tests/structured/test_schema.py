@@ -1,6 +1,4 @@
-"""A schema or expression is enforced as it stands, or refused before the request
-starts.
-"""
+"""A schema or expression is enforced as it stands, or refused at once."""
 
 import json
 import re

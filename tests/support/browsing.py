@@ -117,9 +117,7 @@ WATCH = """() => {
 
 
 def watched_answer(page: Page, prompt: str, tokens: int) -> dict[str, Any]:
-    """Ask for a long answer; return the gaps between frames, the updates of the page
-    and the number of tokens.
-    """
+    """Ask for a long answer; return the gaps of frames, the updates and the tokens."""
     page.evaluate(WATCH)
     ask(page, prompt, tokens=str(tokens))
     return page.evaluate(

@@ -147,9 +147,7 @@ def keeps_its_form(make: Make, dtype: str = DTYPE) -> None:
 
 
 def batch_changes_nothing(make: Make, dtype: str = DTYPE) -> None:
-    """What a drafter proposes for one sequence does not depend on the others, their
-    order or their budgets.
-    """
+    """A drafter's proposal for one sequence does not depend on the others."""
 
     def alone_with(prompt: list[int]) -> object:
         trial = Trial(make, dtype)
@@ -242,9 +240,7 @@ def plain_answers(dtype: str) -> list[tuple[list[int], str, str | None]]:
 
 
 def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
-    """A second turn, after the pages of the first one, and after others that began
-    alike.
-    """
+    """A second turn, after the first one's pages, and after others that began alike."""
     drafter = make()
     loop = engine(target(dtype), drafter, 3, slots=4)
     emptied(target(dtype))
@@ -262,9 +258,7 @@ def earlier_texts_change_no_text(make: Make, dtype: str = DTYPE) -> None:
 
 
 def giving_way_changes_no_text(make: Make, dtype: str = DTYPE) -> None:
-    """Sequences that lose their pages are read again, and go on as if nothing had
-    happened.
-    """
+    """Sequences that lose their pages are read again, and go on as before."""
     drafter = make()
     loop = engine(target(dtype), drafter, 3, slots=4, chunk=1024)
     before = target(dtype).cache_tokens

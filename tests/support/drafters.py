@@ -68,9 +68,7 @@ class Foresight(Drafter):
 
 
 class RandomTree(Foresight):
-    """The same in trees of random shape, with twins among the children and dead
-    branches.
-    """
+    """The same in trees of random shape, with twins and dead branches."""
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         width = max(nodes)
@@ -146,9 +144,7 @@ Start = Callable[[], tuple[ModelDrafter, Request, Batch]]
 """A new drafter that is ready to propose, and for which sequence."""
 GrownTree = tuple[DraftTree, CoupledTree]
 IN_C, AT_ONCE = (CoupledTree, "at_once"), (ModelDrafter, "_at_once")
-"""What is refused for a tree to grow without C from known distributions, or level by
-level.
-"""
+"""What is refused for a tree to grow without C, from known distributions."""
 
 
 def grown(
@@ -157,9 +153,7 @@ def grown(
     patch: pytest.MonkeyPatch,
     without: tuple[type, str] | None = None,
 ) -> GrownTree:
-    """Return a tree of at most so many draft tokens, grown by default or without a
-    faster path.
-    """
+    """Return a tree of at most so many draft tokens, with a fast path or without."""
     with patch.context() as inside:
         if without is not None:
             inside.setattr(*without, lambda *_: False)

@@ -15,9 +15,7 @@ common: list[Path] = []
 
 
 def kept() -> Path:
-    """Return a new folder for what this process makes once; it goes when the folders of
-    pytest do.
-    """
+    """Return a new folder for what this process makes once, until pytest ends."""
     return Path(mkdtemp(dir=common[0]))
 
 

@@ -56,9 +56,7 @@ class CollectedStream(BaseStreamer):
 
 
 class Alternate(hf.LogitsProcessor):
-    """Forbids tokens of the parity of the last one: depends on the path, and only on
-    it.
-    """
+    """Forbids tokens of the parity of the last one: depends only on the path."""
 
     def __call__(self, input_ids, scores):
         odd = torch.arange(scores.shape[-1]) % 2

@@ -1,6 +1,4 @@
-"""A tiny target, data and a loop that trains beside it: what the tests of training
-share.
-"""
+"""A tiny target, data and a loop that trains beside it, for tests of training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +74,7 @@ def setting(
 
 
 class Bytes:
-    """Stands where an encoder stands: a text's bytes are its tokens, all of them
-    learnt.
-    """
+    """Stands for an encoder: a text's bytes are its tokens, all of them learnt."""
 
     def __call__(self, record: Record) -> Piece:
         tokens = list(record.text.encode())
@@ -86,9 +82,7 @@ class Bytes:
 
 
 class Copying:
-    """The smallest task: predict the next token from this one, with dropout so that
-    random numbers matter.
-    """
+    """The smallest task: the next token from this one, with dropout."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)

@@ -64,9 +64,7 @@ TEXTS = (
     "Rivers carry water from the mountains to the sea. " * 3 + "Rivers carry",
     "Q: What is the largest planet?\nA:",
 )
-"""Prompts of different lengths; some of them repeat themselves, so that there is
-something to look up.
-"""
+"""Prompts of different lengths; some repeat themselves, to be looked up."""
 SAID = (
     (
         "The capital of France is France. France is France. France is the capital of "
@@ -85,9 +83,7 @@ SAID = (
 )
 """About what the target answers, as texts for drafters that look things up."""
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
-"""The dtype in which the bundled models are fastest here, for tests of which it is not
-the subject.
-"""
+"""The dtype in which the bundled models are fastest, for tests of other things."""
 _ids = count(1)
 
 
@@ -203,9 +199,7 @@ def count_accepted(answers: Sequence[Answer]) -> int:
 
 
 def emptied(model: Model) -> None:
-    """Close what earlier tests of this process left open in a shared model, and forget
-    its prefixes.
-    """
+    """Close what earlier tests left open in a shared model; forget its prefixes."""
     for number in [*model.backend.pool._tables]:
         model.close(number)
     model.backend.pool.prefixes.clear()
@@ -265,9 +259,7 @@ TRAINED: dict[str, registry.TrainOptions] = {
 
 @cache
 def sayings() -> tuple[tuple[int, ...], ...]:
-    """The prompts with what the target says to them, at temperature 0 and a little
-    above.
-    """
+    """The prompts with the target's answers, at temperature 0 and above."""
     options = dict(seed=3, max_tokens=32, ignore_eos=True)
     asked = [
         Case(prompt, SamplingParams(temperature=heat, **options))
@@ -280,9 +272,7 @@ def sayings() -> tuple[tuple[int, ...], ...]:
 
 @cache
 def shelf(options: registry.TrainOptions) -> Path:
-    """Return the folder of a drafter with these options, trained once for all
-    processes.
-    """
+    """Return the folder of a drafter with these options, trained once for all."""
     place = common[0] / blake2b(repr(options).encode(), digest_size=8).hexdigest()
     if not place.exists():
         # another process may have been faster

@@ -129,9 +129,7 @@ def same_class(kind: str) -> list[str]:
 
 
 def family(kind: str) -> str:
-    """Return what decides how a kind is run: seq2seq, encoder, recurrent, experts or
-    dense.
-    """
+    """Return how a kind is run: seq2seq, encoder, recurrent, experts or dense."""
     config = _config(kind)
     default = config()
     text = default.get_text_config()
@@ -197,9 +195,7 @@ def _sample(pattern: list[Any]) -> list[Any]:
 
 
 def build(kind: str) -> PreTrainedModel:
-    """A model of this kind: float32, CPU, eval mode; every part of it changes what it
-    says.
-    """
+    """A model of this kind: float32, CPU, eval mode; every part changes its scores."""
     config = config_of(kind)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")

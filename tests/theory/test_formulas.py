@@ -74,9 +74,7 @@ def test_table_4_is_reproduced(gamma, alpha, cost, expected):
     ("gamma", "alpha", "cost", "measured"), [(*row[1:4], row[5]) for row in TABLE_4]
 )
 def test_table_2_is_within_half_of_theorem_3_8(gamma, alpha, cost, measured):
-    """The paper lays the difference to its implementation, and to acceptance that is
-    not independent.
-    """
+    """The paper blames its implementation, and dependent acceptance."""
     assert abs(math.log(measured / theorem(alpha, gamma, cost))) < math.log(1.5)
 
 

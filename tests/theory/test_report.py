@@ -1,6 +1,4 @@
-"""The measurement finds the acceptance and the costs that were put in, and says by how
-much equation 1 errs.
-"""
+"""The measurement finds the acceptance and costs put in, and equation 1's error."""
 
 import json
 from dataclasses import replace

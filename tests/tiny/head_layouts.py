@@ -39,9 +39,7 @@ def original(head: Checkpoint, folder: Path) -> None:
 
 
 def specforge(head: Checkpoint, folder: Path) -> None:
-    """SpecForge's configs (configs/qwen3-8b-eagle3.json): layers are numbered by their
-    outputs.
-    """
+    """SpecForge's configs (qwen3-8b-eagle3.json): layers by their outputs."""
     states = head.config.get("eagle_config") or {}
     config = _older(head, "LlamaForCausalLMEagle3")
     config.pop("eagle_aux_hidden_state_layer_ids", None)

@@ -24,9 +24,7 @@ SPECIALS = {
     "<|system|>": "<|sys|>",
 }
 LETTERS = 260
-"""Special tokens and single bytes come first; no token before this id is ever
-missing.
-"""
+"""Special tokens and bytes come first; none before this id is ever missing."""
 
 
 @dataclass(frozen=True)

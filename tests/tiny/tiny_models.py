@@ -166,9 +166,7 @@ def with_truth(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel
 
 
 def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that only one of them has, or that are not equal bit for
-    bit.
-    """
+    """The names of tensors of only one, or not equal bit for bit."""
     both = before.keys() & after.keys()
     other = {name for name in both if not torch.equal(before[name], after[name])}
     return sorted((before.keys() ^ after.keys()) | other)
@@ -206,9 +204,7 @@ def near_truth(
 
 
 def disturb(model: PreTrainedModel) -> None:
-    """Move biases and norms off 0 and 1, where an implementation that forgets them
-    would go unnoticed.
-    """
+    """Move biases and norms off 0 and 1, so that leaving them out is noticed."""
     with torch.no_grad():
         for name, held in model.state_dict().items():
             if held.dim() == 1 or name.endswith("_bias"):

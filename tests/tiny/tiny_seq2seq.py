@@ -78,9 +78,7 @@ IN_C = ", in C"
 
 
 def in_c(*names: str) -> list[Any]:
-    """Return the parameters of a test for these families in C, skipped where there is
-    no compiler.
-    """
+    """Return the parameters of a test for these families; without a compiler, skips."""
     return [pytest.param(name + IN_C, marks=NEEDS_C) for name in names]
 
 
@@ -113,9 +111,7 @@ def target(name: str) -> Model:
 
 
 def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
-    """Return a tokenizer for a family: bytes are tokens, and a source ends with the end
-    of text.
-    """
+    """Return a family's tokenizer: bytes are tokens; a source ends in end of text."""
     _, options, _ = (FAMILIES | FURTHER)[name.removesuffix(IN_C)]
     ends = (options["pad_token_id"], options["eos_token_id"])
     places = [place for place in range(VOCAB) if place not in ends]

@@ -128,9 +128,7 @@ def _idefics(kind: Any, ids: Ids) -> Any:
 
 
 def _kinds() -> dict[str, Any]:
-    """Return a new list each time: Gemma 4's config changes the one that it
-    is given.
-    """
+    """Return a new list each time: Gemma 4's config changes the one it gets."""
     return dict(sliding_window=8, layer_types=[SLIDING, FULL, SLIDING])
 
 
@@ -315,9 +313,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def tokenizer(name: str) -> hf.PreTrainedTokenizerBase:
-    """Return a tokenizer for a family: bytes are tokens, and so are the
-    family's own.
-    """
+    """Return a tokenizer for a family: bytes and its own tokens."""
     letters = ["<pad>", *sorted(ByteLevel.alphabet())]
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=of_bytes({word: place for place, word in enumerate(letters)}),

@@ -1,6 +1,4 @@
-"""A job turns files into a folder with a draft that loads beside its target, and a
-report of its acceptance.
-"""
+"""A job turns files into a draft that loads beside its target, and a report."""
 
 import json
 import re

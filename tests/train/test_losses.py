@@ -1,6 +1,4 @@
-"""The losses against their definitions, written out token by token; their gradients
-against finite differences.
-"""
+"""The losses against their definitions; gradients against finite differences."""
 
 import math
 

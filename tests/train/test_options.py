@@ -1,6 +1,4 @@
-"""Every trainable method: a training ends in a folder that names its method and is
-served.
-"""
+"""Every trainable method: a training ends in a folder that is served."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""Training a draft for an encoder-decoder: separate sources and answers, a loss that
-falls, a draft that serves.
-"""
+"""Training a draft for an encoder-decoder: the loss falls, the draft serves."""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""The training loop: it learns, its log depends on its settings only, and being killed
-changes no number of it.
-"""
+"""The training loop learns; its log depends on settings only, not on kills."""
 
 import json
 import os
@@ -137,9 +135,7 @@ trainer(Path(sys.argv[1]), RECIPE, task=Killed()).run(resume=True)
 
 
 def killed(folder: Path, calls: int) -> int:
-    """Return the exit code of a process that trains until it ends, without cleaning up,
-    in a loss.
-    """
+    """Return the exit code of a process that trains until it ends in a loss."""
     source, tests = Path(foreword.__file__).parents[1], Path(__file__).parents[1]
     path = {
         "PYTHONPATH": os.pathsep.join(

@@ -39,9 +39,7 @@ def test_more_draft_tokens_stay_than_token_by_token(seed: int) -> None:
 
 
 def test_chosen_draft_tokens_are_verified_as_token_by_token() -> None:
-    """A point mass leaves nothing to gain: both keep each prefix with the target's
-    probability of it.
-    """
+    """A point mass leaves nothing to gain: both keep each prefix by its probability."""
     world = World.random(0, vocab=3, depth=3)
     draft, _ = chosen(world)
     weights = along(world.target, draft).log()

@@ -1,6 +1,4 @@
-"""Rules on drafts of requests that follow a grammar: masked targets, and forced text
-after sampled draft tokens.
-"""
+"""Rules on drafts under a grammar: masked targets, forced text after samples."""
 
 import pytest
 import torch
@@ -16,9 +14,7 @@ TREE_RULES = [
 
 
 def masked(world: worlds.World, drafter_too: bool) -> worlds.World:
-    """The world under a grammar that forbids one token after every text, another one by
-    its length.
-    """
+    """The world under a grammar that forbids one token, and another by the length."""
 
     def without(tables: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         kept = []

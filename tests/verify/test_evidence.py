@@ -55,9 +55,7 @@ def measured() -> Policy:
 
 
 def round_(policy: Policy, draft_token: float, score: float = 0.012) -> int:
-    """One round of one text, of which three draft tokens are accepted; returns how many were
-    asked for.
-    """
+    """A round of a text with three accepted draft tokens; returns how many it had."""
     one = Request(1, [1, 2, 3], 3, SamplingParams(), seed=0)
     (asked,) = policy.nodes([one])
     drafted = min(asked, 4)

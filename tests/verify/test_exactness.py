@@ -1,6 +1,4 @@
-"""Every rule writes what the target would have written, and the suite that says so sees
-rules that do not.
-"""
+"""Every rule writes the target's text, and the suite sees rules that do not."""
 
 import pytest
 import torch
@@ -83,9 +81,7 @@ POLICIES = {
 
 
 def ended(policy: StoppingBudget) -> Drafting:
-    """A chain ends where the policy says so, for the distribution that follows what
-    was drawn.
-    """
+    """A chain ends where the policy says, for the distribution after it."""
     asker = Request(0, [0], 1, SamplingParams(), seed=0)
 
     def drafting(world: World) -> AllDrafts:
@@ -152,9 +148,7 @@ def chosen_as_if_drawn(*branching: int) -> Drafting:
 
 
 def rejection_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> Verdict:
-    """Biased: after a refusal the bonus is drawn from the target, not from what is left
-    of it.
-    """
+    """Biased: after a refusal the bonus is drawn from the whole target."""
     p, q = chain_distributions(weights, draft)
     kept = (noise.accept[:, :-1] < acceptance(p, q, draft)).cumprod(dim=1)
     return chain_verdict(kept.sum(dim=1), p, p, noise)
@@ -178,9 +172,7 @@ def siblings_then_target(weights: torch.Tensor, draft: Draft, noise: Noise) -> V
 def siblings_not_renormalised(
     weights: torch.Tensor, draft: Draft, noise: Noise
 ) -> Verdict:
-    """Biased: a sibling that was refused is taken out of q, and q no longer sums to
-    one.
-    """
+    """Biased: a refused sibling is taken out of q, which no longer sums to one."""
 
     def refused(q: torch.Tensor, tried: torch.Tensor, token: torch.Tensor):
         return q.masked_fill(tried, 0)

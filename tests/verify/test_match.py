@@ -1,6 +1,4 @@
-"""Sample and match: the walk through a tree, the shorter one through a chain, and what
-shared noise is worth.
-"""
+"""Sample and match: through a tree, through a chain, and shared noise's worth."""
 
 from dataclasses import replace
 
@@ -30,9 +28,7 @@ def saying(tokens: torch.Tensor) -> torch.Tensor:
 def walk(
     says: list[int], tokens: list[int], parents: list[int], count: int
 ) -> tuple[list[int], int]:
-    """The definition: from the root on, follow the first child that holds what the
-    target says.
-    """
+    """The definition: from the root, follow the first child with the target's token."""
     path, here = [], -1
     while True:
         children = [
@@ -48,9 +44,7 @@ def walk(
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[int], int]]:
-    """Rows of (what the target says after each node, tokens, parents, count), padded to
-    one width.
-    """
+    """Rows of (target's token after each node, tokens, parents, count), padded."""
     width = draw(st.integers(0, 10))
     token = st.integers(0, VOCAB - 1)
     row = st.tuples(
@@ -112,9 +106,7 @@ def test_last_node_of_full_path_is_followed_by_bonus() -> None:
 
 
 def test_shared_noise_is_worth_what_theory_says() -> None:
-    """Daliri, Musco, Suresh (arXiv 2408.07978): P(match) = sum_x 1 / sum_y max(p_y /
-    p_x, q_y / q_x).
-    """
+    """Daliri et al. (2408.07978): P(match) = sum_x 1 / sum_y max(p_y/p_x, q_y/q_x)."""
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)

@@ -1,6 +1,4 @@
-"""What every rule owes: a name, and a verdict that depends on the draft tokens in use
-and on nothing else.
-"""
+"""What every rule owes: a name, and a verdict by the draft tokens in use alone."""
 
 from dataclasses import replace
 

@@ -21,9 +21,7 @@ DRAFTERS = {"good": 0.7, "noisy": 1.5}
 
 
 def rows(title: str) -> list[tuple[str, list[float]]]:
-    """The rows of the table below a heading: the first cell, and the numbers of the
-    others.
-    """
+    """The rows of the table below a heading: first cell, and the others' numbers."""
     section = (
         PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
     )

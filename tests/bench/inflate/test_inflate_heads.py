@@ -1,6 +1,4 @@
-"""A head inflated with its target proposes the same draft tokens, for a target of other
-sizes.
-"""
+"""A head inflated with its target proposes the same draft tokens as before."""
 
 import copy
 import json

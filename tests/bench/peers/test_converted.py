@@ -1,6 +1,4 @@
-"""A model is written once for each format, found again by its weights, and never left
-half written.
-"""
+"""A model is written once per format, reused by its weights, never half written."""
 
 import copy
 from dataclasses import replace

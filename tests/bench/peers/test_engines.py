@@ -1,6 +1,4 @@
-"""Other engines are measured only if they are installed; otherwise an error names them
-before any work.
-"""
+"""Other engines are measured only if installed; else an error names them first."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""The weights of a GGUF file are those of the model, its heads in the order that
-llama.cpp rotates.
-"""
+"""The weights of a GGUF file are the model's, heads in llama.cpp's order."""
 
 import numpy as np
 import pytest

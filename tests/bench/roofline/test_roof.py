@@ -41,9 +41,7 @@ def test_bytes_decide_alone_where_instructions_are_unknown():
 
 
 def counted(form: str | None) -> tuple[dict[tuple[int, bool], Work], int, int]:
-    """The works of the draft model of the tests, and its weights: in layers, in the
-    head.
-    """
+    """The works of the tests' draft model, and its weights: in layers, in the head."""
     hf = AutoModelForCausalLM.from_pretrained(starter.draft(), dtype=torch.bfloat16)
     inside = sum(
         part.weight.numel()

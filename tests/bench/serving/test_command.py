@@ -1,6 +1,4 @@
-"""`foreword bench serve`, from the command line to the servers' processes
-and back.
-"""
+"""`foreword bench serve`, from the command line to the servers' processes."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""Other engines, where installed, answer a load on our weights: greedy texts, and
-samples without filters.
-"""
+"""Other engines, if installed, answer a load on our weights: greedy and sampled."""
 
 import asyncio
 import shutil

@@ -1,6 +1,4 @@
-"""Drafting in text: what the draft model reads, what it writes, and how that is put
-into the target's tokens.
-"""
+"""Drafting in text: what the draft model reads and writes, in target tokens."""
 
 import pytest
 

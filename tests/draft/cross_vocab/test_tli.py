@@ -1,6 +1,4 @@
-"""Drafting in shared tokens: what is drafted, how often it is kept, and which
-distribution a rule is told.
-"""
+"""Drafting in shared tokens: drafts, acceptance, and the rule's distribution."""
 
 from itertools import count
 
@@ -72,9 +70,7 @@ def test_the_text_is_that_of_plain_decoding(how, temperature):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_renumbered_vocabulary_drafts_the_same(temperature):
-    """Ids shuffled, nothing missing: the draft tokens are those of the family's own
-    draft model.
-    """
+    """Ids shuffled, none missing: the draft tokens are the family's draft model's."""
     renamed = IntersectionDrafter(pair(Foreign(one_in=8192, renamed=False), DTYPE))
     plain = LanguageModelDrafter(draft(DTYPE))
     assert accepted(renamed, temperature) == accepted(plain, temperature)
@@ -187,9 +183,7 @@ def only(ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def own(tokens: list[int]) -> Tensor:
-    """What the draft model itself says after a text, among shared tokens, in target
-    ids.
-    """
+    """The draft model's distribution after a text, of shared tokens, in target ids."""
     model, (drafts, targets) = pair(FAR).model, pair(FAR).translation.shared
     model.open(999, 4096)
     ids = spelt(tokens)

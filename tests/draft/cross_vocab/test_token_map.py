@@ -1,6 +1,4 @@
-"""Two vocabularies of the same text: images, spellings, roles, and how much of a
-distribution is shared.
-"""
+"""Two vocabularies of one text: images, spellings, roles, shared probability."""
 
 import pytest
 import torch

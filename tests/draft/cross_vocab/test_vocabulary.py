@@ -1,6 +1,4 @@
-"""What tokens stand for, in vocabularies of both kinds; text comes back from the tokens
-it was put into.
-"""
+"""Tokens' meaning in vocabularies of both kinds; texts survive a round trip."""
 
 from functools import cache
 

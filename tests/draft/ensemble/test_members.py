@@ -1,6 +1,4 @@
-"""Drafters made of drafters: the parts they load, the tree they make of several, and
-whom they ask.
-"""
+"""Drafters made of drafters: the members they load, ask, and make a tree of."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -204,9 +202,7 @@ def test_scoring_cost_is_learnt_in_pure_rounds():
 
 
 def test_each_member_gets_its_own_floor():
-    """A draft token that costs a forward of a draft model must be likelier than one
-    that is looked up.
-    """
+    """A draft token that costs a forward must be likelier than one looked up."""
     told = []
 
     class Told(Says):

@@ -1,6 +1,4 @@
-"""Names that clients write, and drafters in memory: one spelling, one load, and room
-for a few.
-"""
+"""Names that clients write, and drafters in memory: one spelling, one load."""
 
 import gc
 import weakref
@@ -72,9 +70,7 @@ def test_spellings_of_a_method_are_one():
 
 
 def test_methods_share_their_members():
-    """A draft model is in memory once, however many methods draft with it; the text is
-    the same in all of them.
-    """
+    """A draft model is in memory once for all methods, with the same text."""
     names = (
         "lm",
         "cascade(suffix, lm)",
@@ -138,9 +134,7 @@ def test_objects_in_use_are_found_after_others_took_their_place():
 
 
 def test_rounds_go_on_while_a_drafter_is_loaded(monkeypatch):
-    """The load waits here for a round of another request, which it would otherwise
-    stop.
-    """
+    """The load waits here for a round of another request, which it would stop."""
     llm = LLM(starter.target(), **LATER)
     other = llm.stream(
         "One day", SamplingParams(max_tokens=64, ignore_eos=True, seed=1)

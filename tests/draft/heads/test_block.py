@@ -1,6 +1,4 @@
-"""Blocks: computed once a round for all sequences together, and read depth by depth as
-trees and chains grow.
-"""
+"""Blocks: computed once a round for all, read by depth as trees and chains grow."""
 
 from collections.abc import Sequence
 
@@ -23,9 +21,7 @@ DEEP = 4
 
 
 class Seeded(HeadBlocks):
-    """A head whose distributions are drawn from the anchor and the
-    position of the anchor.
-    """
+    """A head whose distributions are drawn from the anchor and its position."""
 
     hidden_layers = (4,)
 
@@ -153,9 +149,7 @@ def test_odd_vocabulary_grows_the_padded_tree(based):
 
 
 def test_a_draft_token_follows_from_the_one_before_it():
-    """What a node says is the row of its depth, bettered by its own token: not by that
-    of its uncle.
-    """
+    """A node says the row of its depth, bettered by its token: not by its uncle's."""
     drafter = BlockDrafter(Dependent())
     one = started(drafter, prompts()[0], 0.0)
     tree = drafter.propose(batch(one), [16]).trees[0]

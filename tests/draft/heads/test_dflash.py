@@ -50,9 +50,7 @@ def folder(tmp_path) -> Path:
 
 
 def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor:
-    """The logits of a block after a text of which the target said `states`, from
-    scratch, head by head.
-    """
+    """The logits of a block after a text with target `states`, head by head."""
     context = made.hidden_norm(F.linear(states, made.fc.weight))
     x = target().embed(torch.tensor([anchor] + [MASK] * (BLOCK - 1)))
     length = len(states)

@@ -1,6 +1,4 @@
-"""EAGLE-3 heads as files that other engines read too, and what is said of those that do
-not fit.
-"""
+"""EAGLE-3 heads as files of other engines, and what is said of misfits."""
 
 import json
 
@@ -30,9 +28,7 @@ NAMES = {
     *(f"midlayer.self_attn.{part}_proj.weight" for part in "qkvo"),
     *(f"midlayer.mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 }
-"""What vLLM's and SGLang's loaders of LlamaForCausalLMEagle3 look for (a target's
-embeddings are used).
-"""
+"""What vLLM's and SGLang's loaders of LlamaForCausalLMEagle3 look for."""
 
 
 @pytest.fixture(scope="module")

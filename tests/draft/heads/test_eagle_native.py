@@ -1,6 +1,4 @@
-"""The head in C against its plain definition, and the promise that a row's bits are its
-own.
-"""
+"""The head in C against its plain definition; a row's bits are its own."""
 
 import copy
 from collections.abc import Iterator
@@ -44,9 +42,7 @@ LENGTH = 60
 
 
 def made(kind: str = "reduced") -> EagleHead:
-    """A head with random weights for `beside`, float32; its tokens are not the first
-    ones, nor in a row.
-    """
+    """A head with random float32 weights; its tokens are neither first nor in a row."""
     torch.manual_seed(2)
     head = new(
         setting(llama(0, layers=8, hidden=64)),

@@ -1,6 +1,4 @@
-"""A head's layers in C against their plain definition, and the promise that a block
-does not depend on its batch.
-"""
+"""A head's layers in C against their definition; a block ignores its batch."""
 
 import copy
 
@@ -117,9 +115,7 @@ def test_block_does_not_depend_on_batch_or_chunks(states):
 @NEEDS_C
 @torch.inference_mode()
 def test_blocks_say_what_plain_blocks_say(states, monkeypatch):
-    """For nearly all places the same token is likeliest, through the target's own
-    output matrix.
-    """
+    """For nearly all places the same token is likeliest by the target's LM head."""
     fast = MaskedBlocks(head(), target("bfloat16"))
     with monkeypatch.context() as patch:
         patch.setattr(masked_runtime, "unsupported", lambda *_: "it was asked for")

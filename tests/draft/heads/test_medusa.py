@@ -1,6 +1,4 @@
-"""Heads say what their definition says, of the last token that was read; folders are
-those of the original.
-"""
+"""Heads follow their definition at the last token; folders are the original ones."""
 
 import json
 from pathlib import Path
@@ -63,9 +61,7 @@ def test_a_block_is_what_the_definition_says(own, layers):
 
 @torch.inference_mode()
 def test_new_heads_say_what_the_target_says():
-    """They say it of the next token, which they do not predict: they begin with the
-    target's own head.
-    """
+    """They say it of the next token: they begin with the target's own head."""
     tokens = [5, 6, 7, 8]
     target().open(-3, 8)
     logits, seen = target().read_hidden([Read(-3, 0, tokens)], (8,))

@@ -1,6 +1,4 @@
-"""Sizes in a head's config are compared with the tensors of its file before anything of
-that size is allocated.
-"""
+"""Sizes in a head's config are compared with its file before allocation."""
 
 import json
 import re

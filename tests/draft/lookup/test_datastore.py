@@ -32,9 +32,7 @@ from running import tokenizer
 
 @cache
 def letters(size: int = 26) -> PreTrainedTokenizerFast:
-    """A tokenizer of single letters: a = 0, b = 1 … with `size` token ids, most of
-    which may have no letter.
-    """
+    """A tokenizer of letters: a = 0, b = 1 … with `size` ids, most without one."""
     vocab = {
         chr(ord("a") + token) if token < 26 else f"<{token}>": token
         for token in range(size)

@@ -1,6 +1,4 @@
-"""Lookahead decoding: the pool keeps what is latest, the window closes in on the text,
-and both are one tree.
-"""
+"""Lookahead decoding: the latest pool, a window on the text, both in one tree."""
 
 import pytest
 import torch
@@ -119,9 +117,7 @@ def test_where_trees_are_not_verified_the_pool_is_copied():
 
 
 def test_draft_tokens_of_its_own_are_needed_to_learn():
-    """Rounds without a call, or with other draft tokens than its own, leave the window
-    as it was.
-    """
+    """Rounds without a call, or with other draft tokens, leave the window as it was."""
     drafter, target = LookaheadDrafter(), Markov(noisy(40))
     one = target.request([1, 2, 3, 4, 5, 6, 7])
     target.round(drafter, [one], 16)

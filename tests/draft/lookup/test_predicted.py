@@ -1,6 +1,4 @@
-"""The copy of an expected answer: where it is, how it leaves at an edit and joins
-again, and how sure it is.
-"""
+"""The copy of an expected answer: its place, leaving and joining, its certainty."""
 
 import pytest
 import torch
@@ -40,9 +38,7 @@ def propose(one: Request, budget: int, by: PredictedDrafter | None = None) -> li
 
 
 def searched(expected: list[int], written: list[int]) -> list[int]:
-    """The definition: all that is expected from where the text has come to, token by
-    token, by plain search.
-    """
+    """The definition: all that is expected from here on, by plain search."""
     here, stray = 0, 0
     for end in range(1, len(written) + 1):
         on = stray == 0 and expected[here : here + 1] == [written[end - 1]]

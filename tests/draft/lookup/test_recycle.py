@@ -74,9 +74,7 @@ def test_a_chain_is_given_where_trees_are_not_verified():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_probabilities_are_those_of_the_target_text(temperature):
-    """Never rising, best first; and as many draft tokens are accepted as their
-    probabilities say.
-    """
+    """Never rising, best first; the accepted are as many as the probabilities say."""
     target, drafter = Markov(noisy(24, 2.0)), recycle.RecyclingDrafter()
     one = target.request([0], temperature=temperature)
     promised = kept = 0.0

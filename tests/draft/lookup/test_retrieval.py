@@ -1,6 +1,4 @@
-"""The lookup in other texts: trees of what followed there, likeliest first, with
-probabilities that come true.
-"""
+"""The lookup in other texts: trees of continuations with true probabilities."""
 
 from functools import cache
 from pathlib import Path
@@ -40,9 +38,7 @@ def paths(tree: DraftTree) -> list[tuple[int, ...]]:
 def probabilities(
     found: list[Occurrence], novelty: float
 ) -> dict[tuple[int, ...], float]:
-    """The definition: of every beginning of what followed, the product of its tokens'
-    shares.
-    """
+    """The definition: of every beginning of what followed, its shares' product."""
     weighed: dict[tuple[int, ...], float] = {}
     texts = [one.after for one in found]
     for path in {text[:end] for text in texts for end in range(1, len(text) + 1)}:
@@ -128,9 +124,7 @@ def batch(*requests: Request, **options) -> Batch:
 
 
 def test_probabilities_are_calibrated(drafter):
-    """On new texts of the same kind: as often as is said, or more often, for nothing in
-    them is novel.
-    """
+    """On new texts of the same kind: at least as often as the probabilities say."""
     said, came = [], []
     for text in clichés()[300:]:
         tokens = tokenizer()(text)["input_ids"]

@@ -231,9 +231,7 @@ def test_where_there_is_a_compiler_votes_are_counted_in_c():
 
 
 def test_equal_probabilities_keep_order_in_which_they_were_found():
-    """Four tokens followed once each: the latest place is the first in the tree, in C
-    and as defined.
-    """
+    """Four tokens followed once each: the latest is first in the tree, in C too."""
     text = [1, 2, 1, 3, 1, 4, 1, 5, 1]
     for ask in (CountsFactory(native=False), CountsFactory()):
         assert propose(fresh(ask), sequence(text), 4) == [(5,), (4,), (3,), (2,)]
@@ -259,9 +257,7 @@ def test_a_draft_token_at_the_floor_is_not_made(branches):
 
 @NATIVE
 def test_a_long_text_has_as_many_voters_in_c():
-    """Where the latest places are the end itself, or were found for a longer run
-    already, older ones are read.
-    """
+    """Where the latest places are the end or a longer run's, older ones are read."""
     draw = random.Random(3)
     text = [draw.randrange(3) for _ in range(600)]
     history = SuffixIndex(1024)
@@ -333,9 +329,7 @@ def test_probabilities_learn_from_what_the_target_says(truth, better):
 
 
 def test_probabilities_are_honest_on_a_random_text():
-    """Expected calibration error over ten bins after a hundred rounds; over 0.08 if
-    nothing is learned.
-    """
+    """Expected calibration error over ten bins, 100 rounds; over 0.08 if untrained."""
     draw = random.Random(1)
     one, asked = fresh(), sequence([1, 2], temperature=1.0)
     bins = [[0.0, 0.0] for _ in range(10)]

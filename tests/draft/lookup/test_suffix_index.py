@@ -1,6 +1,4 @@
-"""The index finds what a plain search finds, forgets what it must, and notes many
-tokens as it notes one.
-"""
+"""The index finds what a plain search finds, and forgets what it must."""
 
 from pathlib import Path
 

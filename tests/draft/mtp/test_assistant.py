@@ -1,6 +1,4 @@
-"""A Gemma 4 assistant drafts from the target's own keys and values, and changes no
-text.
-"""
+"""A Gemma 4 assistant drafts from the target's KV cache, and changes no text."""
 
 from dataclasses import replace
 
@@ -101,9 +99,7 @@ def test_assistant_drafts_and_changes_no_text(target, assistant):
 
 
 def test_draft_tokens_have_the_scores_of_transformers(target, assistant):
-    """The plain definition: transformers' assistant on the keys and values of the
-    target's own forward.
-    """
+    """The plain definition: transformers' assistant on the target's keys and values."""
     model = Model.load(target, dtype="float32")
     drafter = MtpDrafter.load(assistant, model, None)
     tokens = PROMPTS[2]

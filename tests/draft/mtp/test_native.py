@@ -1,6 +1,4 @@
-"""A layer of multi-token prediction in C computes what it computes in torch, row by row
-and in one call.
-"""
+"""A layer of multi-token prediction computes in C what it computes in torch."""
 
 import copy
 from collections.abc import Iterator

@@ -64,9 +64,7 @@ def test_a_child_that_a_filter_forbids_has_no_mass() -> None:
 
 
 def test_what_is_learnt_from_filtered_children_is_true() -> None:
-    """The target draws among what is left: the estimate comes to the scale of the
-    errors all the same.
-    """
+    """The target draws among what is left: the estimate still finds the scale."""
     rng, confidence = random.Random(1), Calibration()
     for _ in range(3000):
         values = [rng.gauss(0, 2) for _ in range(8)]
@@ -115,9 +113,7 @@ def test_from_the_far_end_it_comes_back() -> None:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["lm", "eagle", "dspark", "medusa"])
 def test_filtered_requests_spoil_no_calibration(name: str) -> None:
-    """The distribution that a filter leaves has fewer tokens than a draft token has
-    children.
-    """
+    """The distribution that a filter leaves has fewer tokens than children drawn."""
     greedy = [
         Case(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
         for prompt in prompts()
@@ -152,9 +148,7 @@ def test_filtered_requests_spoil_no_calibration(name: str) -> None:
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_children_are_tokens_that_may_come(filters: dict[str, float]) -> None:
-    """What the levels hand over is what one call in C does: no child without
-    a probability.
-    """
+    """What the levels hand over is what one call in C does: all with a probability."""
     handed: list[list[float]] = []
 
     class Noting(Calibration):

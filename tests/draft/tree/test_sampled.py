@@ -59,9 +59,7 @@ ROWS = 900
 
 @cache
 def many(lists: Lists) -> tuple[Batch, Draft]:
-    """A batch of ROWS sequences, and a tree of two children with one child each for
-    every one of them.
-    """
+    """A batch of ROWS sequences; each tree has two children with a child each."""
     several = batch(*(request(seed) for seed in range(ROWS)), lists=lists)
     return several, grow(several, full_tree((2, 1)))
 
@@ -111,9 +109,7 @@ def test_lists_are_drawn_as_the_rule_wants_them(lists: Lists, twins: bool) -> No
 
 
 def test_families_of_one_depth_are_drawn_independently() -> None:
-    """The children of two nodes follow the same distribution here; with the same noise
-    they would be equal.
-    """
+    """The children of two nodes have one distribution, but must not be equal."""
     _, draft = many("distinct")
     left, right = draft.tokens[:, 2], draft.tokens[:, 3]
     q = DRAFTER[1].double().softmax(-1)

@@ -1,6 +1,4 @@
-"""Coupled trees: the best-first tree, probabilities that are true, and one C call that
-equals its definition.
-"""
+"""Coupled trees: best-first, true probabilities, one C call as defined."""
 
 import math
 from dataclasses import replace
@@ -42,9 +40,7 @@ def batch(*requests: Request, trees: bool = True, floor: float = 0.0) -> Batch:
 def child_distribution(
     one: Request, path: tuple[int, ...], confidence: Calibration
 ) -> torch.Tensor:
-    """The probability of every token after a path, from a fresh reading of the whole
-    text: the definition.
-    """
+    """The probability of every token after a path, from a fresh reading: definition."""
     model, text = draft(), [*one.tokens, *path]
     from foreword.model import Read
     from foreword.sampling.logits import weights
@@ -60,9 +56,7 @@ def child_distribution(
 
 @pytest.mark.parametrize(("temperature", "params"), SETTINGS)
 def test_the_tree_is_the_one_that_best_first_search_finds(temperature, params):
-    """Search with one reading of the whole text for each draft token, always after the
-    likeliest one.
-    """
+    """Search that reads the whole text for each draft token, after the likeliest."""
     one, most, confidence = request(temperature, **params), 9, Calibration()
     best: dict[tuple[int, ...], float] = {}
     waiting: dict[tuple[int, ...], float] = {(): 1.0}
@@ -113,9 +107,7 @@ def test_one_call_grows_it_from_some_ids_too(temperature, monkeypatch):
 def check_growth(
     model, start, temperature, most, trees, monkeypatch, vocabulary=None
 ) -> set[int]:
-    """Both ways from one text, then from one that has gone on; returns the tokens that
-    were drafted.
-    """
+    """Both ways from a text, then from one that has gone on; returns the drafts."""
     if not isinstance(model.backend, GrowsTrees):
         pytest.skip("no native driver here")
 
@@ -244,9 +236,7 @@ def test_nothing_follows_eos_and_processors_apply():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("left", [2, 3])
 def test_tree_is_no_deeper_than_the_text(left, shared, monkeypatch):
-    """The last token is the target's own; and no level is asked for that could not be
-    kept.
-    """
+    """The last token is the target's own; no level is asked for beyond the room."""
     one, model, reads = request(1.0), draft(), []
     one.params = replace(one.params, max_tokens=left)
     read = model.backend.read

@@ -20,8 +20,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def llm(folders: dict[str, Path]) -> Iterator[LLM]:
-    """A fixed number of draft tokens, so that drafts are made however busy the machine
-    is.
-    """
+    """A fixed number of draft tokens, however busy the machine is."""
     with LLM(adapters=folders, nodes=4, slots=16) as llm:
         yield llm

@@ -1,6 +1,4 @@
-"""Adapters that PEFT writes are read as PEFT reads them: scores near its own, the text
-of the merged model.
-"""
+"""PEFT's adapters are read as PEFT does: near scores, the merged model's text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -61,9 +59,7 @@ def tokens(found: list[Completion]) -> list[list[int]]:
 
 
 def same_text(kind: str, folder: Path, **settings: Any) -> None:
-    """Compare the adapter, drafted and beside the model alone, with the merged model,
-    plain.
-    """
+    """Compare the adapter, drafted and beside the model, with the merged model."""
     base = tiny_models.build(kind)
     whole = tiny_lora.merged(tiny_lora.save(base, folder, 1, **settings))
     alone = [replace(params, adapter=None) for params in BOTH]

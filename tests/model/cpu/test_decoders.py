@@ -1,6 +1,4 @@
-"""Decoders of encoder-decoders in C against the models they were built from; a row's
-bits are its own.
-"""
+"""Decoders of encoder-decoders in C against their models; bits are a row's own."""
 
 import copy
 from functools import cache

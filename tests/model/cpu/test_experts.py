@@ -1,6 +1,4 @@
-"""Experts in C, in models large enough that several threads share the work; those of
-test_native.py are not.
-"""
+"""Experts in C, in models large enough for several threads."""
 
 import os
 import subprocess

@@ -216,9 +216,7 @@ def plain_products(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     ("depth", "outputs"), [(4096, 48), (16384, 32), (1024, 64), (80, 16)]
 )
 def test_sums_of_any_depth_are_exact(depth, outputs):
-    """Whatever registers make them: of random numbers, and of the largest, all of one
-    sign.
-    """
+    """Whatever registers make them: of random numbers, and of the largest alike."""
     generator = torch.Generator().manual_seed(depth)
     weight = torch.randn(outputs, depth, generator=generator).bfloat16()
     weight[3] = weight.abs().max()

@@ -117,9 +117,7 @@ windows, with experts and sinks, and recurrent. `make test-all` compares the oth
 
 @pytest.fixture(scope="module")
 def models(request):
-    """A model in bfloat16 for the backend, and the same weights in float32 as
-    the truth.
-    """
+    """A model in bfloat16 for the backend; the same weights in float32 as truth."""
     if request.param in WIDE:
         return with_truth(random(WIDE[request.param]))
     if request.param == "family":

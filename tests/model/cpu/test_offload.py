@@ -1,6 +1,4 @@
-"""Weights that do not fit in memory: layers are read from a file in every forward, and
-no bit of a score changes.
-"""
+"""Weights that do not fit in memory are read in every forward, bit for bit."""
 
 import os
 import resource

@@ -1,6 +1,4 @@
-"""Models with recurrent layers: draft tokens leave no trace in their states, accepted or
-not.
-"""
+"""Models with recurrent layers: draft tokens leave no trace in their states."""
 
 import copy
 from dataclasses import replace

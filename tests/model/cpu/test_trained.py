@@ -1,6 +1,4 @@
-"""Folders with trained parts: they come back as they were, and what is wrong with one
-is said.
-"""
+"""Folders with trained parts come back as they were, or their fault is said."""
 
 import json
 

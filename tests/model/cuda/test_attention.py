@@ -28,9 +28,7 @@ parents = st.integers(0, 18).flatmap(
 reads = st.tuples(
     st.integers(0, 700), st.integers(1, 6), st.none() | parents, st.integers(0, 3)
 )
-"""Tokens held, tokens in a line, the tree after them, and how many of its nodes were
-read before.
-"""
+"""Tokens held, tokens in a line, the tree after them, and its nodes read before."""
 heads = st.sampled_from([(4, 4), (6, 2), (3, 1), (8, 1), (14, 2)])
 dims = st.sampled_from([(64, 64), (24, 16), (80, 80), (16, 40)])
 
@@ -137,9 +135,7 @@ def test_bits_of_a_row_depend_on_its_text_alone(dtype, past, window):
 
 @pytest.mark.usefixtures("blind")
 def test_branch_has_the_bits_of_a_line():
-    """The keys of a branch lie where those of a line would, up to the first node of
-    another branch.
-    """
+    """The keys of a branch lie where a line's would, up to another branch's node."""
     tree = Layer([Read(1, 600, [0] * 6, [-1, 0, 1, -1, 3])])
     line = Layer([])
     line.__dict__.update(

@@ -1,6 +1,4 @@
-"""Forwards of fixed shapes have the scores and texts of the pool; a recording reads only
-memory that stays.
-"""
+"""Forwards of fixed shapes have the pool's scores; recordings read fixed memory."""
 
 import sys
 import warnings
@@ -44,9 +42,7 @@ def at_once(work):
 def script(
     backend: ReadsHiddenStates, layers: tuple[int, ...] = ()
 ) -> list[torch.Tensor]:
-    """Two texts that are read, drafted after, kept in part and read on, beside each
-    other; all scores.
-    """
+    """Two texts read, drafted after, partly kept and read on together; all scores."""
     said, tokens = [], list(range(40, 90))
 
     def read(*reads: Read) -> None:

@@ -21,9 +21,7 @@ shapes = st.tuples(
     st.integers(0, 3),
     st.integers(0, 2),
 )
-"""Tokens held, tokens in a line, the tree after them, how many nodes were read
-before, how many logits to keep.
-"""
+"""Tokens held, in a line, the tree, its nodes read before, and logits to keep."""
 
 
 def spans_of(drawn) -> list[Span]:

@@ -1,6 +1,4 @@
-"""Models that read in both directions write no text; they are refused, whatever their
-config is called.
-"""
+"""Models that read in both directions write no text, whatever their config says."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""What a config, generation settings or a tokenizer's files say is checked before
-anything is made from it.
-"""
+"""Config, generation settings and tokenizer files are checked before use."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""A model in memory is as good as its folder, and is left as it was; what is no model
-is refused at once.
-"""
+"""A model in memory is as good as its folder; what is no model is refused."""
 
 import pytest
 import torch

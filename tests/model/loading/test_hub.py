@@ -113,9 +113,7 @@ class OwnConfig(LlamaConfig):
 
 @pytest.fixture
 def coded(tmp_path):
-    """A model that needs code from its folder, and the file that this code makes when
-    it runs.
-    """
+    """A model that needs code from its folder, and the file that the code makes."""
     folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
     (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,6 +1,4 @@
-"""Weights that are not those that the config asks for are refused by name, for models
-and heads.
-"""
+"""Weights other than the config's are refused by name, of models and heads."""
 
 import shutil
 from collections.abc import Callable

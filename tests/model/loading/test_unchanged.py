@@ -1,6 +1,4 @@
-"""A model in memory, target or draft, is as it was after an LLM that used it was
-closed.
-"""
+"""A model in memory is as it was, once an LLM that used it is closed."""
 
 import pytest
 import torch
@@ -23,9 +21,7 @@ HOOKS = tuple(
 
 
 def snapshot(model: PreTrainedModel) -> dict[str, object]:
-    """Return everything that makes up a model: modules, hooks, weights, buffers, modes
-    and configs.
-    """
+    """Return all of a model: modules, hooks, weights, buffers, modes, configs."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     configs = {
         name: part.config

@@ -46,9 +46,7 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mark(probes: Path) -> None:
-    """Change the error in the only verdict, so that a model shows where its capability
-    is from.
-    """
+    """Change the error in the only verdict, so that its use is seen."""
     [file] = probes.iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"error": 0.125}))
 
@@ -66,9 +64,7 @@ def scores(model: Model) -> torch.Tensor:
 
 
 def check_twice(path: Path, probes: Path, **how: object) -> None:
-    """Load a checkpoint twice; the second load takes the verdict of the first, and the
-    model is the same.
-    """
+    """Load a checkpoint twice; the second takes the first's verdict, alike."""
     first = Model.load(path, device="cpu", **how)
     assert first.capability.backend == "native"
     mark(probes)

@@ -1,6 +1,4 @@
-"""An LLM without a tokenizer: token ids in and out, and a clear error for whatever
-needs text.
-"""
+"""An LLM without a tokenizer: ids in and out, and an error where text is needed."""
 
 from functools import cache
 from pathlib import Path

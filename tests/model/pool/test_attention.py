@@ -87,9 +87,7 @@ FIELDS = ("query", "key", "value")
 def defined(
     text: Text, visible: torch.Tensor, *, softcap=None, s_aux=None, scaling=None
 ) -> torch.Tensor:
-    """Attention written out in double precision, [rows, heads, value_dim]. visible:
-    [rows, keys].
-    """
+    """Attention in float64, [rows, heads, value_dim]. visible: [rows, keys]."""
     query, key, value = (getattr(text, name).double() for name in FIELDS)
     groups = query.shape[0] // key.shape[0]
     key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
@@ -147,9 +145,7 @@ def test_equal_to_the_definition(variant, shape, tree):
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_a_row_depend_on_its_text_alone(shape, options, dtype):
-    """Read alone token by token; in chunks of any size; beside others; and after
-    rejected draft tokens.
-    """
+    """Read token by token; in chunks; beside others; after rejected draft tokens."""
     text, other = (
         Text(length, SHAPES[shape], dtype, seed) for length, seed in ((400, 1), (90, 2))
     )
@@ -184,9 +180,7 @@ def test_bits_of_a_row_depend_on_its_text_alone(shape, options, dtype):
 )
 @pytest.mark.parametrize("dim", [64, 128])
 def test_the_length_of_padded_keys_changes_no_bit(dim, options, dtype):
-    """Rows early in a long chunk are padded far beyond their own text; alone they are
-    not.
-    """
+    """Rows early in a long chunk are padded far beyond their text, but not alone."""
     text = Text(1500, dict(heads=4, kv_heads=2, dim=dim, value_dim=dim), dtype, 4)
     whole, parts, got = Layer(**options), Layer(**options), []
     (want,) = whole.read((text, Read(1, 0, list(range(1500)))))

@@ -1,6 +1,4 @@
-"""Pages are taken as a text grows, shared by texts that begin alike, and never lost or
-written by two texts.
-"""
+"""Pages are taken as a text grows, shared by like beginnings, never lost."""
 
 import torch
 from hypothesis import given
@@ -85,9 +83,7 @@ def test_every_text_finds_its_own_rows_whatever_others_do(steps, most):
 
 
 def filled(pool: PagePool, id: int, text: list[int], tenant: str = "") -> int:
-    """Open a sequence and read the rest of its text; return the tokens that
-    were held.
-    """
+    """Open a sequence and read the rest of its text; return the tokens held."""
     found = pool.open(id, len(text) + 1, text, tenant)
     pool.extend(id, found, len(text))
     pool.note(id, found, text[found:], len(text) - found, len(text) - found)

@@ -1,6 +1,4 @@
-"""Hidden states captured while a model is read, on any backend: those that transformers
-itself reports.
-"""
+"""Hidden states captured on any backend are those of transformers."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""Rotary embeddings that depend on the length of a text: draft tokens score as in plain
-decoding.
-"""
+"""Rotary embeddings by a text's length: drafts score as in plain decoding."""
 
 from typing import Any
 

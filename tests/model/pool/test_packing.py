@@ -1,6 +1,4 @@
-"""A text that outgrows its room is refused, however the model is driven, and nothing
-that is held is lost by it.
-"""
+"""A text that outgrows its room is refused on any backend; no rows are lost."""
 
 import pytest
 import torch

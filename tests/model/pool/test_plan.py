@@ -39,9 +39,7 @@ def span(read: Read, start: int = 3) -> Span:
 
 
 def text_before(read: Read, row: int) -> list[int]:
-    """Places of the keys that lie before a row in its own text, itself last: the
-    definition.
-    """
+    """Places of the keys before a row in its text, itself last: the definition."""
     first_chain = len(read.tokens) - len(read.parents or [])
     if read.parents is None or row < first_chain:
         return list(range(read.past + row + 1))

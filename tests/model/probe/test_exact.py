@@ -1,6 +1,4 @@
-"""Texts and log-probabilities are equal bit for bit on backends of torch, whatever is
-read beside a token.
-"""
+"""Texts and log-probabilities are equal bit for bit on torch, beside any read."""
 
 import pytest
 import torch
@@ -70,9 +68,7 @@ def test_pool_is_refused_for_layers_with_a_state(kind, dtype):
 
 
 def test_an_algorithm_that_bfloat16_would_hide_is_found(monkeypatch):
-    """Attention that forgets a small part of its scale is within rounding in bfloat16,
-    and wrong.
-    """
+    """Attention that forgets some of its scale is near in bfloat16, and wrong."""
     from transformers import AttentionInterface
 
     from foreword.model.executors.torch import attention

@@ -1,6 +1,4 @@
-"""The probe believes scores only: a model that misbehaves in one way is driven in a
-simpler one that is exact.
-"""
+"""The probe believes scores: a misbehaving model gets a simpler, exact backend."""
 
 import warnings
 
@@ -107,9 +105,7 @@ def test_model_scoring_one_token_keeps_its_layers():
 
 
 def test_a_broken_score_in_a_tree_is_found(monkeypatch):
-    """Attention that lets siblings see each other scores chains right and
-    trees wrong.
-    """
+    """Attention where siblings see each other scores chains right and trees wrong."""
     from foreword.model.kv.reads import Span
 
     monkeypatch.setattr(Span, "branches", lambda span: [span.chain])

@@ -1,6 +1,4 @@
-"""Each type of a GGUF tensor is read exactly: the weights in few bits are those of the
-package gguf, bit for bit.
-"""
+"""Each type of a GGUF tensor is read exactly as by the package gguf."""
 
 from dataclasses import replace
 
@@ -23,9 +21,7 @@ def empty(size: int, _: int) -> torch.Tensor:
 
 
 def blocks(kind: str) -> np.ndarray:
-    """(rows, bytes) of valid blocks: all bits at random, but for the float16, which are
-    finite.
-    """
+    """(rows, bytes) of valid blocks: random bits, but for finite float16."""
     type_ = gguf.GGMLQuantizationType[kind]
     each, size = gguf.GGML_QUANT_SIZES[type_]
     data = np.random.default_rng(7).integers(

@@ -1,6 +1,4 @@
-"""A GGUF file of each family is read as the model that it was made from: same config,
-same scores, same codes.
-"""
+"""A GGUF file of each family is read as its model: config, scores and codes."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Lengths in the header of a GGUF file are compared with the file before anything is
-read or made room for.
-"""
+"""Lengths in a GGUF header are compared with the file before any allocation."""
 
 import struct
 import tracemalloc

@@ -1,6 +1,4 @@
-"""A GGUF file is a model like any other: from a path or the hub, as target or draft,
-with errors that say more.
-"""
+"""A GGUF file is a model like any other, from a path or the hub, with errors."""
 
 import shutil
 import sys

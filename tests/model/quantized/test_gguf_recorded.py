@@ -1,6 +1,4 @@
-"""Files that llama.cpp's converter wrote are read as the checkpoints that it read: same
-weights, same text.
-"""
+"""Files of llama.cpp's converter are read as the checkpoints that it read."""
 
 from pathlib import Path
 

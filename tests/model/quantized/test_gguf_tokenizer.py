@@ -1,6 +1,4 @@
-"""Tokenizers of files whose architecture not every transformers reads are those it
-builds for a Llama's file.
-"""
+"""Tokenizers of newer architectures are those transformers builds for Llama."""
 
 from pathlib import Path
 
@@ -31,9 +29,7 @@ def plain(tmp_path_factory) -> Path:
 
 
 def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
-    """A file with the tokenizer of another, some of its fields changed, and
-    no model.
-    """
+    """A file with the tokenizer of another, some fields changed, and no model."""
     writer = gguf.GGUFWriter(path, architecture)
     for field in gguf.GGUFReader(plain).fields.values():
         value = more.get(field.name, field.contents())

@@ -1,6 +1,4 @@
-"""Quantized checkpoints become plain models on every backend; what cannot be read is
-refused by its name.
-"""
+"""Quantized checkpoints become plain models; what cannot be read is refused."""
 
 import json
 import shutil

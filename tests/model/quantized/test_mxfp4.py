@@ -34,9 +34,7 @@ def test_scores_are_those_of_transformers(folder):
 
 
 def test_the_matrix_of_an_expert_is_exact():
-    """All scales but the smallest, which no float32 holds in full, and the largest,
-    which are NaN.
-    """
+    """All scales but the smallest, too small for float32, and the largest, NaN."""
     blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)[
         :, torch.arange(250) % 16
     ]

@@ -1,6 +1,4 @@
-"""The native backend multiplies by the codes of a checkpoint; scores are nearly those
-of the dequantized weights.
-"""
+"""The native backend multiplies by codes; scores are nearly the dequantized."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Experts of a checkpoint are multiplied as codes; their scores and texts are those of
-the dequantized weights.
-"""
+"""Experts are multiplied as codes; scores and texts are the dequantized ones'."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Checkpoints that the library of each method wrote (README.md) are read as that
-library reads them.
-"""
+"""Checkpoints that each method's library wrote (README.md) are read as by it."""
 
 import json
 from functools import cache

@@ -76,9 +76,7 @@ def wait(process: subprocess.Popen[str], written: Path) -> None:
 
 
 def replicas(doing: str = "") -> dict[int, int]:
-    """Return the processes of replicas, each with that of its node; `doing`: what Ray
-    says in their titles.
-    """
+    """Return the replicas' processes, each with its node's; `doing`: Ray's titles."""
     title = f"ray::MapWorker(MapBatches(Replica)){doing}"
     return {
         process.pid: process.ppid()

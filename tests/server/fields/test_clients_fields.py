@@ -1,6 +1,4 @@
-"""Fields and forms that clients of today send: served, or ignored where only a host has
-a use for them.
-"""
+"""Fields and forms that clients send: served, or ignored where a host needs them."""
 
 import json
 from collections.abc import Mapping
@@ -119,9 +117,7 @@ def allowed(mode: str, name: str) -> dict[str, Any]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["get_weather", "get_time"])
 def test_one_of_the_allowed_tools_is_called(server, name):
-    """The model is told of all tools, so that the prompt stays in the cache, and calls
-    only these.
-    """
+    """The model is told of all tools, to keep the prompt's cache, and calls these."""
     ask = dict(messages=[TALE], tools=TOOLS)
     more = dict(seed=3, parallel_tool_calls=False)
     choice = dict(tool_choice=allowed("required", name), max_tokens=200)

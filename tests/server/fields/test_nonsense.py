@@ -1,6 +1,4 @@
-"""Requests that make no sense get an error that says so, in the shape of their API; the
-server goes on.
-"""
+"""Senseless requests get an error in the shape of their API; the server goes on."""
 
 import json
 

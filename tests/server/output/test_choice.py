@@ -1,6 +1,4 @@
-"""Grammars of tool calls accept good calls and no others, and the parser of the format
-reads what they accept.
-"""
+"""Grammars of tool calls accept good calls only, and the parser reads those."""
 
 import json
 import random
@@ -109,9 +107,7 @@ def filled(format: str, template: dict[str, str], *pairs: tuple[str, str]) -> st
 def accepts(
     format: str, text: str, choice: object = "required", **options: object
 ) -> bool:
-    """Whether the grammar takes the text token by token, special ones whole, and then
-    its end.
-    """
+    """Whether the grammar takes the text token by token, and then its end."""
     tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice, **options)
     matcher, special = matched(tag), options.get("special", ())
     while text:
@@ -306,9 +302,7 @@ def test_only_the_allowed_tools_are_called(format: str, mode: str):
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_grammar_output_is_read_as_calls(format: str, choice: str, seed: int):
-    """A random walk through the allowed tokens, from the beginning of a call where none
-    is required.
-    """
+    """A random walk through the allowed tokens, from a call where none is required."""
     draw = random.Random(seed)
     tag = structural_tag(TOOL_FORMATS[format], FUNCTIONS, choice)
     matcher = matched(tag)

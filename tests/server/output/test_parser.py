@@ -1,6 +1,4 @@
-"""Outputs become events: the same wherever they are cut, and without losing a
-character.
-"""
+"""Outputs become the same events wherever they are cut, with every character."""
 
 import json
 import re
@@ -70,9 +68,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 def check(events: list[Event]) -> None:
-    """Calls are numbered, begun once and ended once, and complete ones are JSON objects
-    of a known tool.
-    """
+    """Calls are numbered, begun and ended once, with a JSON object of a known tool."""
     open_call, count = None, 0
     for event in events:
         if isinstance(event, ToolCall):

@@ -1,6 +1,4 @@
-"""Calls in forms that no template asks for arrive over HTTP: in each dialect, streamed
-and whole, with `auto`.
-"""
+"""Calls in forms of no template arrive over HTTP, in each dialect, with `auto`."""
 
 import json
 from typing import Any

@@ -57,9 +57,7 @@ def texts(events: list[Any]) -> dict[int, str]:
 
 
 def shape(events: list[Any]) -> list[Any]:
-    """Return what tells the events apart but their texts, which rounds cut
-    differently, and their times.
-    """
+    """Return what identifies the events, without their texts and times."""
     return [one.get("type") or one.get("object") for one in events]
 
 

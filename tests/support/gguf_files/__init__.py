@@ -1,6 +1,4 @@
-"""Small GGUF files for tests: of any model of transformers, in any type that the
-package gguf can quantize to.
-"""
+"""Small GGUF files for tests: of any model, in any type that gguf quantizes to."""
 
 import json
 from pathlib import Path

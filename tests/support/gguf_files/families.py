@@ -1,6 +1,4 @@
-"""A tiny model of each family that GGUF files are read of: architecture, config, and
-the fields of its file.
-"""
+"""A tiny model of each GGUF family: architecture, config, the file's fields."""
 
 import math
 
@@ -41,9 +39,7 @@ def scaling(kind: str, factor: float, **more: object) -> dict[str, object]:
 
 
 def frequencies(base: float, count: int, factor: float) -> np.ndarray:
-    """What each frequency of Llama 3 is divided by, as llama.cpp's converter
-    writes it.
-    """
+    """What Llama 3's frequencies are divided by, as llama.cpp's converter writes."""
     lengths = 2 * math.pi * base ** (np.arange(count) / count)
     smooth = np.clip((8192 / lengths - 1) / 3, 0, 1)
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

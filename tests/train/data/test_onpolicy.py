@@ -1,6 +1,4 @@
-"""Training data written by the draft: the right prompts, its own answers, the same for
-the same seed.
-"""
+"""Training data written by the draft: prompts, answers, the same by seed."""
 
 import torch
 

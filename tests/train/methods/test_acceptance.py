@@ -1,6 +1,4 @@
-"""The acceptance model: fitted to samples, calibrated on held-out text, and used by a
-budget.
-"""
+"""The acceptance model: fitted, calibrated on held-out text, used by a budget."""
 
 import json
 
@@ -32,9 +30,7 @@ def llm():
 
 @pytest.fixture(scope="module")
 def records(llm, tmp_path_factory):
-    """The target's answers to the prompts of the tests, with eight seeds each: enough
-    to hold some out.
-    """
+    """The target's answers to the tests' prompts, with eight seeds each."""
     params = [
         SamplingParams(temperature=0.9, seed=seed, max_tokens=48)
         for seed in range(8)

@@ -1,6 +1,4 @@
-"""A head is trained on what it computes when it serves, with the weights of its
-options; and it learns.
-"""
+"""A head is trained on what it computes when it serves, by its weights; it learns."""
 
 from functools import partial
 from pathlib import Path
@@ -47,9 +45,7 @@ close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
 
 @torch.no_grad()
 def test_head_is_trained_as_it_serves():
-    """At anchors in packed records it computes what it computes when it serves each
-    record alone.
-    """
+    """At anchors in packed records it computes what it does for each record alone."""
     made = task()
     block = packed(12, 9, 11)
     predictions = made._predict(made.module, block, spread=True)

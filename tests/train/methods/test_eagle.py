@@ -1,6 +1,4 @@
-"""Training-time test: a head reads the same while it learns and while it drafts, and it
-learns.
-"""
+"""Training-time test: a head reads the same in training as in drafting, and learns."""
 
 from functools import partial
 from pathlib import Path

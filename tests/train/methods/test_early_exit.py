@@ -1,6 +1,4 @@
-"""A target learns to predict after its first layers, and stays what it was at its
-last.
-"""
+"""A target learns to predict after its first layers; its last stays as it was."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Distillation: packed records do not see each other, the right distributions are
-compared, and the draft learns.
-"""
+"""Distillation: packed records are separate, distributions right, drafts learn."""
 
 from pathlib import Path
 

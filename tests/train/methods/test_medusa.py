@@ -1,6 +1,4 @@
-"""Heads are trained on what they compute when they serve, begin as the target's, and
-learn.
-"""
+"""Heads are trained on what they compute when they serve, and learn."""
 
 from pathlib import Path
 

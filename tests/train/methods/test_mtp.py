@@ -1,6 +1,4 @@
-"""A layer of multi-token prediction reads the same while it learns and while it drafts,
-and it learns.
-"""
+"""A layer of multi-token prediction reads alike in training and drafts; it learns."""
 
 import pytest
 import torch

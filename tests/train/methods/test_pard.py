@@ -1,6 +1,4 @@
-"""A draft model is trained on what it computes when it serves, keeps fewer rows of each
-depth, and learns.
-"""
+"""A draft model trains on what it computes when serving, on fewer rows by depth."""
 
 import json
 from collections.abc import Iterator

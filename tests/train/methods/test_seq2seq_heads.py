@@ -1,6 +1,4 @@
-"""Heads for encoder-decoders compute the same in training as when they serve, learn,
-and change no token.
-"""
+"""Heads for encoder-decoders compute alike in training and serving, and learn."""
 
 import json
 from itertools import product

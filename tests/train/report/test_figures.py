@@ -1,6 +1,4 @@
-"""Metrics and their intervals, compared with counting by hand; the card and the picture
-show them.
-"""
+"""Metrics and intervals against counting by hand; the card and picture show them."""
 
 import numpy as np
 import pytest

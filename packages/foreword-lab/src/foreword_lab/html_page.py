@@ -49,9 +49,7 @@ def table(heads: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises InvalidRequest if it cannot be
-    written.
-    """
+    """Write a file whole or not at all. Raises InvalidRequest if it cannot be."""
     check_writable(file)
     with room(file), atomic_file(file) as partial:
         partial.write_text(text, encoding="utf-8")

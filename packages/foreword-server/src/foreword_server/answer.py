@@ -33,9 +33,7 @@ Shown = Text | Reasoning | ToolCall | ToolArguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request after translation from its dialect: what the engine needs, and how
-    its output is read.
-    """
+    """A translated request: what the engine needs, and how its output is read."""
 
     prompts: Sequence[Rendered]
     params: SamplingParams
@@ -45,9 +43,7 @@ class Call:
     parser: Callable[[], OutputParser]
     stream: bool = False
     scored: int | None = None
-    """Likeliest tokens to list with each scored prompt token; None: the prompts are not
-    scored.
-    """
+    """Likeliest tokens to list with each prompt token; None: prompts are not scored."""
     generates: bool = True
     """False if only the prompts are scored."""
 
@@ -128,9 +124,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str:
-        """Return "stop", "length" or "tool_calls"; an aborted choice counts
-        as stopped.
-        """
+        """Return "stop", "length" or "tool_calls"; an aborted choice is stopped."""
         reason = self.request.finish_reason or "stop"
         if self.calls and reason != "length":
             return "tool_calls"
@@ -143,9 +137,7 @@ class Choice:
 
 
 class Answer:
-    """The choices of one request: iterating yields (choice, events, delta) as rounds
-    commit.
-    """
+    """The choices of a request: iterating yields (choice, events, delta) by round."""
 
     def __init__(
         self,
@@ -189,9 +181,7 @@ class Answer:
                 self._end(request)
 
     def recording(self, choice: Choice) -> dict[str, Any]:
-        """Return the recording of a traced choice (docs/formats/recordings.md) without
-        its rounds.
-        """
+        """Return the recording of a traced choice, without its rounds."""
         request = choice.request
         text = "".join(piece for one in choice.rounds for piece in one.pieces)
         prompt = self.call.prompts[self.prompt_of(choice)]

@@ -1,7 +1,5 @@
 """ASGI application: routes, error shapes, the gate and CORS."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -70,9 +68,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 
 
 def build_app(service: Service) -> FastAPI:
-    """Return the application of a service; the service is closed when the application
-    ends.
-    """
+    """Return the application of a service, which is closed when that ends."""
     settings, batches = service.settings, _batches(service)
 
     @asynccontextmanager

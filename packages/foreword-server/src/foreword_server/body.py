@@ -22,9 +22,7 @@ READ_SECONDS = 120.0
 MOST_FIELDS = 64
 """Fields of a form. Clients send ten."""
 LONGEST_FIELD = 2**16
-"""Bytes of a field other than the file; of a prompt of speech the last 200 tokens are
-read.
-"""
+"""Bytes of a field other than the file; of a speech prompt, 200 tokens are read."""
 REFERENCE = "#/components/schemas/{model}"
 B = TypeVar("B", bound=BaseModel)
 
@@ -39,9 +37,7 @@ class Upload:
 
 
 def few(most: int) -> BeforeValidator:
-    """Return the check that an object has at most `most` members, made before they are
-    looked at.
-    """
+    """Return the check that an object has at most `most` members, made first."""
 
     def check(value: object) -> object:
         if isinstance(value, dict) and len(value) > most:
@@ -239,9 +235,7 @@ def _is_type(part: str) -> bool:
 
 
 def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the entry of a route's OpenAPI description that says which body
-    it takes.
-    """
+    """Return the entry of a route's OpenAPI description that says its body."""
     reference = {"$ref": REFERENCE.format(model=kind.__name__)}
     return {
         "requestBody": {
@@ -262,9 +256,7 @@ def takes_form(*required: str, **fields: dict[str, Any]) -> dict[str, Any]:
 def with_bodies(
     describe: Callable[[], dict[str, Any]], kinds: tuple[type[BaseModel], ...]
 ) -> dict[str, Any]:
-    """Return an OpenAPI description with the schemas of bodies, which routes read
-    themselves.
-    """
+    """Return an OpenAPI description with the schemas of bodies that routes read."""
     schema = describe()
     known = schema.setdefault("components", {}).setdefault("schemas", {})
     for kind in kinds:

@@ -1,7 +1,5 @@
 """Limits on a server's connections: their number, and the wait for a request."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -21,9 +19,7 @@ A connection whose client reads nothing for so long is closed, as its answer kee
 place in the queue.
 """
 SPARE = 80
-"""Descriptors kept for files, for PROBES, and for connections between being accepted
-and being refused.
-"""
+"""Descriptors for files, PROBES, and connections accepted but not yet refused."""
 PROBES = 16
 """Connections beyond the bound, so that a server with as many streams as it can hold
 still says that it is alive.
@@ -53,13 +49,11 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with a bound on their number and a time limit for the head
-    of a request.
-    """
+    """uvicorn's connection, bounded in number and in the time of a request's head."""
 
     most: ClassVar[int] = MOST
     """Connections that may be open, beside PROBES."""
-    waiting: ClassVar[dict[Connection, None]] = {}
+    waiting: ClassVar["dict[Connection, None]"] = {}
     """Connections without a request, the oldest first."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -169,9 +163,7 @@ def _open_files() -> int:
 
 
 def quiet_accept_errors(loop: asyncio.AbstractEventLoop, log: Log) -> None:
-    """Log errors of accepting as one line a minute without traceback; asyncio makes
-    thousands at a time.
-    """
+    """Log errors of accepting as one line a minute; asyncio makes thousands."""
     silent_until = 0.0
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -37,9 +37,7 @@ KINDS = {
 """Status -> error type in OpenAI's dialect and in Anthropic's."""
 CONTEXT = "context_length_exceeded"
 ENDS_PROCESS = "request_ends_process"
-"""Code of a request that ended the processes which ran it: sent again, it would end
-more of them.
-"""
+"""Code of a request that ended the processes which ran it: it would end more."""
 LONGEST = 2000
 """Characters of a message. What it quotes of a request may be as long as a body."""
 
@@ -153,9 +151,7 @@ def refused(error: ApiError, scope: Scope) -> Json:
 
 
 class PrivatePaths:
-    """The folders that answers must not name: a client has no use for them, and should
-    not learn them.
-    """
+    """The folders that answers must not name, since a client should not learn them."""
 
     def __init__(self, *models: str) -> None:
         """`models`: names of targets, which may be their folders."""

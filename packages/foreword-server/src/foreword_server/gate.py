@@ -1,7 +1,5 @@
 """ASGI middleware before every request: id, host, API key, rate, and one log line."""
 
-from __future__ import annotations
-
 import hmac
 import re
 import secrets
@@ -49,7 +47,7 @@ class Gate:
     settings: Settings
     limits: Limits
     log: Log
-    traces: Traces | None = None
+    traces: "Traces | None" = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -125,9 +123,7 @@ class Gate:
     def _check(
         self, decision: Decision, state: dict[str, Any], headers: Headers
     ) -> None:
-        """Raise ApiError for a head, a host, a path, a key or a rate that is not
-        allowed.
-        """
+        """Raise ApiError for a head, host, path, key or rate that is not allowed."""
         if not self.settings.routed:
             self._check_head(headers)
             self._check_host(headers)

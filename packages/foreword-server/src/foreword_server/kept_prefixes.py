@@ -2,24 +2,19 @@
 agent's long prompt is read once, not once a start.
 """
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_creatable, room
 from foreword.model.kv.prefixes import PAGE, Prefix
-
-if TYPE_CHECKING:
-    from foreword.model.executors.native.rows import Rows
-    from foreword.model.model import Model
+from foreword.model.model import Model
 
 
 class PrefixFile:

@@ -13,9 +13,7 @@ NAME = "foreword.server"
 
 
 class Log:
-    """Writer of structured lines through the standard `logging`, logger
-    "foreword.server".
-    """
+    """Writer of structured lines through `logging`, logger "foreword.server"."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json

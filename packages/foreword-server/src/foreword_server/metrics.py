@@ -2,8 +2,6 @@
 method's, and the process's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,9 +134,7 @@ HISTOGRAMS = (
 
 
 class Metrics:
-    """Counters of one server in a registry of its own, so that several servers fit into
-    one process.
-    """
+    """Counters of one server in a registry of its own: a process may have several."""
 
     def __init__(self, llm: LLM, model: str, limits: Limits) -> None:
         self.registry = CollectorRegistry()
@@ -165,7 +161,7 @@ class Metrics:
     def _observe(self, name: str, value: float) -> None:
         self._histograms[name].observe(value)
 
-    def ended(self, answer: Answer, choice: Choice) -> None:
+    def ended(self, answer: "Answer", choice: "Choice") -> None:
         """Count one choice that ended, or that its client left."""
         if choice.index % answer.call.params.n == 0:
             self._asked(answer, choice)
@@ -185,7 +181,7 @@ class Metrics:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _asked(self, answer: Answer, first: Choice) -> None:
+    def _asked(self, answer: "Answer", first: "Choice") -> None:
         """Count the prompt that the given choice is the first answer to."""
         params = answer.call.params
         prompt = len(first.request.given)
@@ -197,7 +193,7 @@ class Metrics:
         self._observe("vllm:request_params_n", params.n)
         self._observe("vllm:request_params_max_tokens", params.max_tokens)
 
-    def _drafted(self, method: str, choice: Choice) -> None:
+    def _drafted(self, method: str, choice: "Choice") -> None:
         """Count the draft tokens of one choice, and the seconds of its rounds."""
         stats = choice.request.stats
         for name, value in (
@@ -214,7 +210,7 @@ class Metrics:
         if not stats.drafted and choice.tokens:
             self._add("foreword:answers_without_drafts", 1, why_off(choice))
 
-    def _timed(self, arrived: float, choice: Choice) -> None:
+    def _timed(self, arrived: float, choice: "Choice") -> None:
         """Measure the times of one choice that has begun."""
         moments = choice.request.moments
         if moments.begun is None:
@@ -237,7 +233,7 @@ class Metrics:
             self._observe("vllm:request_time_per_output_token_seconds", mean)
 
 
-def why_off(choice: Choice) -> str:
+def why_off(choice: "Choice") -> str:
     """Return the commonest reason why rounds of a choice drafted nothing."""
     counts = choice.request.stats.undrafted
     return max(counts, key=lambda reason: counts[reason]) if counts else "aborted"

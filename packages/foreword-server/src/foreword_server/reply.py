@@ -1,9 +1,9 @@
 """HTTP responses computed while they are sent; a client that leaves ends the work."""
 
-from __future__ import annotations
-
 import asyncio
+import secrets
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foreword.api.requests import Requests
+from foreword.api.requests import SEEDS, Requests
 from foreword_server.answer import Answer, Call
 from foreword_server.body import parsed
 from foreword_server.dialects.base import Dialect
@@ -20,10 +20,66 @@ from foreword_server.dialects.ids import Ids
 from foreword_server.dialects.outlet import Outlet
 from foreword_server.errors import ApiError, refused, stopping
 from foreword_server.leaving import first_end
-from foreword_server.replicas.frames import SENT, Frame, sent_of
-from foreword_server.replicas.outlet import FrameOutlet
+from foreword_server.replicas.frames import (
+    MEDIA_TYPE,
+    SENT,
+    Frame,
+    Sent,
+    State,
+    sent_of,
+)
 from foreword_server.service import Service
-from foreword_server.wire import PING_SECONDS, Json
+from foreword_server.wire import PING_SECONDS, Json, json_bytes
+
+
+class FrameOutlet(Outlet):
+    """The way to a router: frames, from the first that its client lacks."""
+
+    kind = MEDIA_TYPE
+
+    def __init__(
+        self,
+        exchange: tuple[Scope, Receive, Send],
+        sent: Sent,
+    ) -> None:
+        super().__init__(*exchange)
+        self.sent = sent
+        self.ids = Ids(sent.state.salt if sent.state else "")
+        self._skipped = sent.frames
+
+    def pinned(self, call: Call) -> Call:
+        """Return the call with the seed that every replica uses."""
+        known, seed = self.sent.state, call.params.seed
+        if known is not None:
+            seed = known.seed
+        if seed is None:
+            seed = secrets.randbelow(SEEDS)
+        params = replace(call.params, seed=seed)
+        return replace(call, params=params)
+
+    def state(self, answer: Answer) -> dict[str, Any]:
+        """Return what another replica would have to know of an answer."""
+        seed = answer.call.params.seed or 0
+        return asdict(State(self.ids.salt, seed, answer.created, answer.resumes))
+
+    async def write(self, frame: Frame) -> bool:
+        """Send a frame that the client does not have."""
+        if self._skipped and frame.kind != "end":
+            self._skipped -= frame.kind in ("start", "round")
+            return False
+        await self.body(frame.encoded)
+        return True
+
+    async def whole(self, body: dict[str, Any]) -> None:
+        """Send an answer that is not streamed."""
+        await self.begin()
+        await self.body(Frame("whole", json_bytes(body)).encoded)
+
+    async def close(self, log: dict[str, Any]) -> None:
+        """Send the counts for the log, and end."""
+        await self.body(Frame("log", about=log).encoded)
+        await super().close(log)
+
 
 B = TypeVar("B", bound=BaseModel)
 PROGRESS_SECONDS = 0.5

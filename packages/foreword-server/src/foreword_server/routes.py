@@ -29,9 +29,7 @@ class Route:
     """Path as applications write it, with parameters in braces."""
     methods: tuple[str, ...] = READ
     access: Literal["open", "metrics", "key"] = "key"
-    """Who is answered where keys are set: everybody, scrapers too if the settings say
-    so, or keys alone.
-    """
+    """Who is answered where keys are set: everybody, scrapers too, or keys alone."""
     body: Literal["", "json", "file"] = ""
     """What is read of a body; "": nothing, it is ignored."""
     loads: bool = False

@@ -84,9 +84,7 @@ def bound(settings: Settings) -> socket.socket:
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Let the server's log lines reach stderr, unless the embedding program has set up
-    logging itself.
-    """
+    """Let the server's log lines reach stderr, unless the program set up logging."""
     logger = logging.getLogger(NAME)
     if not logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
@@ -165,9 +163,7 @@ class HttpServer(uvicorn.Server):
         self._front.log.event("draining", answers=self._front.limits.active)
 
     async def on_tick(self, counter: int) -> bool:
-        """End the server once it fails, or drains and no answer runs, or their time is
-        over.
-        """
+        """End the server once it fails, or drains and is idle, or time is over."""
         self.should_exit |= self._front.failure is not None
         if self._signal is not None:
             if monotonic() >= self._deadline:

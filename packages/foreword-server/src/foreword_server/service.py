@@ -1,7 +1,5 @@
 """Service behind the routes: one engine, admission, model names, life of an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os
@@ -124,9 +122,7 @@ class Service(Front):
         return self._limits.context
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1,
-        there is none.
-        """
+        """Return an answer's most tokens after so many of its prompt; below 1, none."""
         return self._limits.room(prompt)
 
     @property
@@ -274,7 +270,7 @@ def _check_method(model: str, method: str) -> None:
         ) from None
 
 
-def _traces(name: str) -> Traces | None:
+def _traces(name: str) -> "Traces | None":
     """Return the traces of a server; None where the environment wants none."""
     if not asked(os.environ):
         return None
@@ -336,9 +332,7 @@ class Texts:
                 left.set()
 
     def _long_requests(self) -> Requests:
-        """Return the builder of the thread for long bodies, which most servers never
-        need.
-        """
+        """Return the builder of the thread for long bodies, which few servers need."""
         if self._long is None:
             self._long = self._make()
         return self._long

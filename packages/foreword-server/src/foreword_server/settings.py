@@ -13,9 +13,7 @@ MEBIBYTE = 2**20
 MOST_UPLOADS = 50
 """Files of the largest size that one key may keep, or smaller ones of as many bytes."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-"""Host headers that a server on loopback accepts: a web page under another name must
-not reach it.
-"""
+"""Host headers accepted on loopback: a web page under another name is refused."""
 
 HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.%\w]*\]?")
 """A host name, or an IPv4 or IPv6 address."""
@@ -33,9 +31,7 @@ class Settings:
     name: str | None = None
     """Model name that clients use. None: the folder's or hub's name."""
     keys: frozenset[bytes] = frozenset()
-    """SHA-256 digests of the API keys; empty = no key is needed, which only loopback
-    allows.
-    """
+    """SHA-256 digests of the API keys; empty = none needed, on loopback only."""
     queue: int = 256
     """Answers. Most that run or wait at a time; more get status 429."""
     body: int = 16 * MEBIBYTE
@@ -68,9 +64,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
-    """Host names in requests that are accepted, beside loopback names; a server
-    elsewhere accepts all.
-    """
+    """Host names accepted beside loopback names; a server elsewhere accepts all."""
     drain: float = 30.0
     """Seconds. On SIGTERM, running answers get this long to finish."""
     public_metrics: bool = False

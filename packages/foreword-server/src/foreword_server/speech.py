@@ -1,6 +1,4 @@
-"""Transcription routes: OpenAI's `/v1/audio/transcriptions` and
-`/v1/audio/translations`.
-"""
+"""Routes of OpenAI's `/v1/audio/transcriptions` and `/v1/audio/translations`."""
 
 import reprlib
 from concurrent.futures import Executor, ThreadPoolExecutor

@@ -1,3 +1,1 @@
-"""Training of drafters: data, losses, one resumable loop, and a report on the
-result.
-"""
+"""Training of drafters: data, losses, one resumable loop, a report on the result."""

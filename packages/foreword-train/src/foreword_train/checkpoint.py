@@ -1,6 +1,4 @@
-"""Atomic checkpoints: a folder exists complete or not at all, whenever the process is
-killed.
-"""
+"""Atomic checkpoints: a folder exists complete or not at all, even after a kill."""
 
 import shutil
 from collections.abc import Callable

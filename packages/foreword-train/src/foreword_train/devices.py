@@ -1,6 +1,4 @@
-"""Device interface of the training loop: one device, or many at once through
-accelerate.
-"""
+"""Device interface of the training loop: one, or many at once by accelerate."""
 
 import ctypes
 from contextlib import AbstractContextManager, nullcontext

@@ -1,6 +1,4 @@
-"""Export of drafters to other engines: written, read back and compared before the
-folder appears.
-"""
+"""Export of drafters to other engines: written, read back and compared first."""
 
 import shlex
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""One training job of `foreword train`: from data files to a folder with a trained
-draft and its report.
-"""
+"""One job of `foreword train`: from data files to a trained draft and its report."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -37,13 +35,9 @@ from foreword_train.trainer import Trainer, TrainingConfig
 MOST_BLOCKS, LEAST_BLOCKS = 32, 4
 """Blocks. Most and least held-out data that one evaluation reads."""
 TRAINED_BLOCKS = 4
-"""Blocks trained on for each that an evaluation reads, so that a short run is not spent
-on evaluations.
-"""
+"""Blocks trained on for each that an evaluation reads, so that it costs little."""
 HELD_OUT_SHARE = 10
-"""One record in so many is held out at most, so that a small file is trained on, not
-measured on.
-"""
+"""Records. At most one in so many is held out, so that a small file is trained on."""
 FEW = 100
 """Records.
 
@@ -71,9 +65,7 @@ class Job:
     length: int = 512
     """Tokens in a block."""
     held_out: int = 256
-    """Records, at most, kept for evaluation and not trained on; never more than a tenth
-    of all.
-    """
+    """Records, at most, kept for evaluation; never more than a tenth of all."""
     device: str = "auto"
     trust_remote_code: bool = False
     """Allow code of the models' own folders to run."""
@@ -86,9 +78,7 @@ class Job:
     """Size of the report's measurement."""
 
     def settings(self, records: list[Record]) -> dict[str, Any]:
-        """Return the settings that a resumed run must share; the recipe adds
-        its own.
-        """
+        """Return the settings that a resumed run must share; the recipe adds others."""
         names = ("target", "loss", "temperature", "length", "held_out")
         digest = blake2b(digest_size=12)
         for record in records:
@@ -169,9 +159,7 @@ def _check(job: Job, *, resume: bool) -> None:
 def _context(
     job: Job, learnt: list[Record], *, fast: bool
 ) -> tuple[TrainContext, Encoder | PairEncoder]:
-    """Load the target; return the context of the training, and the encoder of its
-    records.
-    """
+    """Load the target; return the training's context, and its records' encoder."""
     source = bundled.target() if job.target is None else job.target
     trusted = job.trust_remote_code
     tokenizer = load_tokenizer(source, trust_remote_code=trusted)
@@ -198,9 +186,7 @@ def _context(
 
 
 def eos(target: HFModel, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the end-of-text ids of the checkpoint's generation config, else of the
-    tokenizer.
-    """
+    """Return the end-of-text ids of the generation config, else of the tokenizer."""
     ids = (
         target.generation_config.eos_token_id
         if target.generation_config is not None
@@ -239,9 +225,7 @@ def _announce(
     *,
     first: bool,
 ) -> None:
-    """Say what is trained on and what is measured; the first process warns of few
-    records.
-    """
+    """Say what is trained on and measured; the first process warns of few records."""
     note(f"{len(learnt):,} records to train on, {len(held_out):,} held out")
     answered = min(len(held_out), job.questions.most)
     if answered:

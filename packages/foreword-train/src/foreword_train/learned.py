@@ -2,8 +2,6 @@
 methods/acceptance.py trains (SpecDec++, arXiv 2405.19715).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +59,7 @@ class LogisticModel:
     """The last entry is the bias."""
 
     @classmethod
-    def of(cls, values: dict[str, list[float]]) -> LogisticModel:
+    def of(cls, values: dict[str, list[float]]) -> "LogisticModel":
         """Read a model. Raises KeyError, TypeError or ValueError if it is invalid."""
         model = cls(*(tuple(map(float, values[name])) for name in cls.__slots__))
         if not len(model.mean) == len(model.spread) == len(model.weights) - 1:
@@ -89,7 +87,7 @@ class AcceptanceModel:
     """Origin of the model, and its quality on held-out text."""
 
     @classmethod
-    def read(cls, source: str | Path) -> AcceptanceModel:
+    def read(cls, source: str | Path) -> "AcceptanceModel":
         """Read the model of a folder. Raises InvalidRequest if it has none."""
         try:
             values = json.loads((Path(source).expanduser() / FILE).read_bytes())

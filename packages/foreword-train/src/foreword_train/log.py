@@ -35,9 +35,7 @@ class Log:
         self.rows: list[Row] = []
 
     def begin(self, done: int) -> None:
-        """Keep the file's rows of the first `done` steps (-1: none) and drop
-        the rest.
-        """
+        """Keep the file's rows of the first `done` steps (-1: none), drop the rest."""
         lines = self.path.read_text(encoding="utf-8").splitlines() if done >= 0 else []
         self.rows = []
         for line in lines:

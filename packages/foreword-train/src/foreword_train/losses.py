@@ -40,18 +40,14 @@ def overlap(
 def agreement(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Bool[Tensor, "*rows"]:
-    """Return whether both have the same argmax: the draft token is accepted at
-    temperature 0.
-    """
+    """Return whether both have the same argmax: acceptance at temperature 0."""
     return target.argmax(-1) == draft.argmax(-1)
 
 
 def forward_kl(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return KL(p || q), which covers every token that the target may emit (Hinton et
-    al. 2015).
-    """
+    """Return KL(p || q), over every token the target may emit (Hinton et al. 2015)."""
     return F.kl_div(draft.log_softmax(-1), target.softmax(-1), reduction="none").sum(-1)
 
 
@@ -68,9 +64,7 @@ def reverse_kl(
 def total_variation(
     target: Float[Tensor, "*rows vocab"], draft: Float[Tensor, "*rows vocab"]
 ) -> Float[Tensor, "*rows"]:
-    """Return 1 - sum min(p, q), the rejection probability (Zhou et al. 2024,
-    section 3: DistillSpec).
-    """
+    """Return 1 - sum min(p, q), the rejection probability (DistillSpec, section 3)."""
     return 1 - overlap(target, draft)
 
 
@@ -141,9 +135,7 @@ def _log_overlap(
 
 
 PIECE = {"cpu": 2**20}
-"""Logits per piece, by device type: 4 MB in float32, so that intermediate results stay
-in the cache.
-"""
+"""Logits per piece, by device type: 4 MB in float32, which fits a cache."""
 LARGE = 2**26
 """Logits per piece on other devices."""
 

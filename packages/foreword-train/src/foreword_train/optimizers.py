@@ -1,6 +1,4 @@
-"""Optimisers: AdamW alone, or Muon for the matrices inside a network and AdamW for the
-rest.
-"""
+"""Optimisers: AdamW, or Muon for inner matrices and AdamW for the rest."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -85,9 +83,7 @@ class Optimizer:
 
 
 def _tables(module: nn.Module) -> Iterable[str]:
-    """Return names of parameters that are indexed by tokens or output tokens; a tied
-    one counts as both.
-    """
+    """Return parameters indexed by tokens or output tokens; a tied one is both."""
     looked_up = {
         id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)
     }

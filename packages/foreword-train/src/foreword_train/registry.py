@@ -4,8 +4,6 @@ importing torch.
 The only place outside a method's own files that names a method for training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,13 +39,11 @@ class TrainOptions:
     task: ClassVar[str]
     """Import path, `module:class`, of its task; constructed with (context, options)."""
     pack: ClassVar[str | None]
-    """Import path, `module:function`, of its export to other engines; None where none
-    of them serves it.
-    """
+    """Import path, `module:function`, of its export to other engines, or None."""
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 
-    def begin(self, context: TrainContext) -> TrainTask:
+    def begin(self, context: "TrainContext") -> "TrainTask":
         """Create the trainable drafter.
 
         Raises InvalidRequest or ModelError where it does not fit the target.
@@ -188,9 +184,7 @@ class MaskedBlock(TrainOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DFlashOptions(MaskedBlock):
-    """Options of a head that predicts each token of a block independently of the
-    others.
-    """
+    """Options of a head that predicts each token of a block on its own."""
 
     method = "dflash"
     summary = (
@@ -204,9 +198,7 @@ class DFlashOptions(MaskedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DSparkOptions(MaskedBlock):
-    """Options of a block head whose distributions are conditioned on the previous
-    token.
-    """
+    """Options of a block head that is conditioned on the previous token."""
 
     method = "dspark"
     summary = (

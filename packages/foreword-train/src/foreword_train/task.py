@@ -38,9 +38,7 @@ class TrainContext:
     """Tokens in a block."""
     seed: int
     counts: Callable[[], Int[Tensor, "vocab"]]
-    """Occurrences of each token as a training target, in the first records of the data;
-    slow.
-    """
+    """Occurrences of each token as a training target, in the first records."""
     trusted: bool = False
     """Allow code of the models' own folders to run."""
 
@@ -87,9 +85,7 @@ class TrainTask(ABC):
 
     @abstractmethod
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return metrics on held-out blocks, summed over the learnt tokens; the same
-        names every time.
-        """
+        """Return metrics on held-out blocks, summed over learnt tokens, names alike."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -2,8 +2,6 @@
 interrupted run resumes exactly.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +42,7 @@ class TrainingConfig:
     """Forwards per step."""
     learning_rate: float = 1e-3
     warmup: int = 50
-    """Steps in which the learning rate rises from 0; then it falls to a tenth along a
-    cosine.
-    """
+    """Steps in which the learning rate rises from 0, before it falls along a cosine."""
     optimizer: str = ADAMW
     """adamw, or muon: faster per step of many tokens, for matrices inside a network."""
     weight_decay: float = 0.1
@@ -93,7 +89,7 @@ class Trainer:
 
     def __init__(
         self,
-        task: TrainTask,
+        task: "TrainTask",
         packer: Packer,
         recipe: TrainingConfig,
         *,
@@ -143,9 +139,7 @@ class Trainer:
         return self.log.rows
 
     def evaluate(self) -> dict[str, float]:
-        """Return metrics per token of the held-out blocks; empty where none are held
-        out.
-        """
+        """Return metrics per token of the held-out blocks; empty without any."""
         mine = self.held_out[self.devices.rank :: self.devices.world]
         learning = self.task.module.training
         self.task.module.eval()

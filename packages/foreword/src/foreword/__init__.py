@@ -72,9 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use, so that the command line starts without
-    loading torch.
-    """
+    """Import a public name on first use: the command line starts without torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'foreword' has no attribute {name!r}")
     return getattr(import_module(f"foreword.{_HOME[name]}"), name)

@@ -2,8 +2,6 @@
 or raises InvalidRequest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from numbers import Integral

@@ -21,9 +21,7 @@ class InvalidRequest(ForewordError, ValueError):
 
 
 class ContextExceeded(InvalidRequest):
-    """A prompt, or a prompt with its answer, that is longer than the model's
-    context.
-    """
+    """A prompt, alone or with its answer, longer than the model's context."""
 
     def __init__(
         self, message: str, *, prompt: int, limit: int, answer: int | None = None
@@ -58,9 +56,7 @@ class ModelError(ForewordError, RuntimeError):
 
 
 class VocabularyMismatch(ModelError):
-    """Target and drafter do not share one tokenizer, so token ids mean different
-    things.
-    """
+    """Target and drafter share no tokenizer, so token ids mean different things."""
 
 
 class DiskError(ForewordError, OSError):

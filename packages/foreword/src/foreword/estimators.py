@@ -52,9 +52,7 @@ def interpolated(at: int, points: Sequence[int], values: Sequence[float]) -> flo
 
 
 def running_mean(mean: float, value: float) -> float:
-    """Return the mean moved toward a new value by a tenth; the value itself while the
-    mean is 0.
-    """
+    """Return the mean moved toward a value by a tenth; the value if the mean is 0."""
     return (
         mean + 0.1 * (steadied(value, mean) - mean) if mean else steadied(value, mean)
     )
@@ -78,9 +76,7 @@ MEMORY = 0.99
 
 
 class CalibrationRatio:
-    """Calibration of predicted acceptance: accepted draft tokens over the expected
-    number.
-    """
+    """Calibration of predicted acceptance: accepted over expected draft tokens."""
 
     __slots__ = ("_accepted", "_expected")
 
@@ -88,9 +84,7 @@ class CalibrationRatio:
         self._expected = self._accepted = 5.0 - BELIEF
 
     def promise(self, draft_tokens: float) -> None:
-        """Add the expected number of accepted tokens of this round; decay the earlier
-        rounds.
-        """
+        """Add the expected number of accepted tokens of a round; decay earlier ones."""
         if not finite(draft_tokens):
             return
         self._expected = 0.98 * self._expected + draft_tokens
@@ -157,17 +151,13 @@ class LinearCost:
 
 
 FIRST = 16
-"""Prompt tokens read in the first round that is shared; later rounds follow the
-measurements.
-"""
+"""Prompt tokens read in the first shared round; later ones follow measurements."""
 LARGEST_STEP = 2.0
 """Factor by which the share changes at most from one round to the next, so that one
 slow round does not undo what many have measured.
 """
 ROUNDS = 16
-"""Shared rounds after which one without prompts measures anew how long a round
-takes.
-"""
+"""Shared rounds after which one without prompts measures a round's time anew."""
 WEIGHT = 0.5
 """Weight of the newest round without prompts in the average."""
 SHORTEST = 1e-4
@@ -216,9 +206,7 @@ class ReadingShare:
         return prompts
 
     def measure(self, seconds: float, read: int) -> None:
-        """Learn from a round in which sequences wrote, and `read` prompt tokens were
-        read.
-        """
+        """Learn from a round of writing sequences that read `read` prompt tokens."""
         if not read:
             last = seconds if self._round is None else self._round
             self._round = WEIGHT * seconds + (1 - WEIGHT) * last

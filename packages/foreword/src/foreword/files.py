@@ -22,9 +22,7 @@ FULL = re.compile(
 )
 """Error texts of a full disk; not every library raises an OSError with an errno."""
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
-"""Name of a part of a model in several GGUF files (ggml-org/llama.cpp,
-tools/gguf-split).
-"""
+"""Name of a part of a model in several GGUF files (llama.cpp, tools/gguf-split)."""
 
 SETTINGS, SETTINGS_VARIABLE = "foreword.toml", "FOREWORD_TOML"
 """Name of the file of settings (settings_file.py), and the environment variable that
@@ -229,15 +227,11 @@ def part_names(name: str) -> list[str]:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """Return the paths of all parts of a model, by the path of one of them; they may
-    not exist.
-    """
+    """Return the paths of all parts of a model, which may not exist, by one of them."""
     return [path.with_name(name) for name in part_names(path.name)]
 
 
 def model_name(name: str) -> str:
-    """Return the name of a model in a GGUF file, without its ending and the number of
-    its part.
-    """
+    """Return the name of a model in a GGUF file, without ending and part number."""
     match = PART.fullmatch(name)
     return Path(name).stem if match is None else match[1]

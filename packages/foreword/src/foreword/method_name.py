@@ -2,8 +2,6 @@
 the bounds of what a client may name.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -25,7 +23,7 @@ class MethodName:
     """A method, and the methods that it joins."""
 
     head: str
-    members: tuple[MethodName, ...] | None = None
+    members: "tuple[MethodName, ...] | None" = None
     """None if no members are named, which leaves them to the ensemble."""
 
     def __str__(self) -> str:

@@ -4,8 +4,6 @@
 what they are given into these. Names are checked at once and nothing heavy is imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
     from foreword.budget.base import DraftBudget
 
 NODES = 64
-"""Draft tokens. Most that a sequence may have in one round; its pages have room for
-them.
-"""
+"""Draft tokens. Most of a sequence in one round; its pages have room for them."""
 NATIVE = "native"
 """The backend in C, which alone reads quantized forms."""
 EXECUTORS = {
@@ -77,7 +73,7 @@ class LoadingOptions:
     panel: ClassVar[str] = "Model"
     """Group of the options in `--help`."""
 
-    dtype: str | torch.dtype = setting(
+    dtype: "str | torch.dtype" = setting(
         "auto",
         "float32, bfloat16, float16 or auto (bfloat16 where fast).",
         "DTYPE",
@@ -221,7 +217,7 @@ class DraftingOptions:
         "match.",
         "NAME",
     )
-    budget: str | DraftBudget | None = setting(
+    budget: "str | DraftBudget | None" = setting(
         None,
         "Draft-token budget: adaptive, heuristic, confidence, svip, adaedl, "
         "acceptance:DIR. Default: adaptive.",

@@ -1,6 +1,4 @@
-"""FP4 numbers with scales of 16 inputs are read exactly as their definition says, and
-keep their own bits.
-"""
+"""FP4 numbers with scales of 16 inputs are read exactly, and keep their bits."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""FP8 numbers with scales of blocks are read as transformers dequantizes them, and as
-their definition says.
-"""
+"""FP8 numbers with scales of blocks are read as transformers and as defined."""
 
 import json
 import shutil

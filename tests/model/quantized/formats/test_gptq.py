@@ -1,6 +1,4 @@
-"""Codes of 2 and 3 bits are read as one stream of bits, in both versions and whatever
-the order of inputs.
-"""
+"""Codes of 2 and 3 bits are one stream of bits, in both versions, any order."""
 
 from pathlib import Path
 

@@ -1,3 +1,1 @@
-"""Benchmarks: fixed prompts, plain decoding beside speculative decoding, and the cost
-of each.
-"""
+"""Benchmarks: fixed prompts, plain and speculative decoding, and the cost of each."""

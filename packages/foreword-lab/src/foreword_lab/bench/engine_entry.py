@@ -72,9 +72,7 @@ class Served:
 
 
 def _disk() -> int | None:
-    """Return the bytes that this process has read from disk; None where the system does
-    not tell.
-    """
+    """Return the bytes this process read from disk; None where it is not told."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -85,9 +83,7 @@ def _disk() -> int | None:
 
 
 class EngineEntry:
-    """A benchmark entry that runs one engine; as in a user's stream, tokens are also
-    detokenized.
-    """
+    """A benchmark entry of one engine; tokens are also detokenized, as for users."""
 
     def __init__(
         self, name: str, engine: Engine, tokenizer: PreTrainedTokenizerBase

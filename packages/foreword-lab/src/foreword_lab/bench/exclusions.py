@@ -35,9 +35,7 @@ class Exclusions:
 
 
 def _reason(error: Exception) -> str:
-    """Return one line: the message, with the type for errors that are not
-    Foreword's.
-    """
+    """Return one line: the message, with the type for errors not Foreword's."""
     return words(error) if isinstance(error, ForewordError) else named(error)
 
 

@@ -55,9 +55,7 @@ DRAFTS = "draft models of other engines"
 """Name beside the names of engines where the report tells how they hold weights."""
 SPECULATIVE = tuple(name for name in METHODS.own if name != PLAIN)
 OUTSIDE = (*hf.NAMES, *engines.NAMES)
-"""Baselines of other engines: their rounds are not visible, and their sampled text
-differs from ours.
-"""
+"""Baselines of other engines: hidden rounds, and sampled text unlike ours."""
 ENTRIES = (PLAIN_ROW, *SPECULATIVE, ORACLE, *OUTSIDE)
 """Every name of an entry, in the order of the rows."""
 
@@ -78,13 +76,9 @@ class Weights:
     trusted: bool = False
     """Whether code in the models' own folders may run."""
     form: str | None = None
-    """Form of the target's linear weights, as of `foreword.LLM(weights=)`; None = as
-    they are.
-    """
+    """Form of the target's linear weights, as in `foreword.LLM(weights=)`."""
     offload: str | None = None
-    """Folder for packed weights, as of `foreword.LLM(offload_folder=)`; None = all are
-    in memory.
-    """
+    """Folder for packed weights, as in `foreword.LLM(offload_folder=)`; None = none."""
     device: str = "cpu"
     """Where transformers and our methods run."""
 
@@ -102,9 +96,7 @@ class Weights:
 
     @property
     def file(self) -> Path | None:
-        """GGUF file of the target; None for any other target, and for an
-        enlarged one.
-        """
+        """GGUF file of the target; None for other targets, and for an enlarged one."""
         return None if self.shape else hub.gguf(self.target)
 
     def held(self, names: Sequence[str]) -> dict[str, str]:

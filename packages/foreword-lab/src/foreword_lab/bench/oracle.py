@@ -4,9 +4,8 @@ at no cost.
 It measures the engine apart from any drafter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from foreword.draft.base import Drafter, chosen
 from foreword.errors import InvalidRequest
@@ -16,6 +15,9 @@ from foreword.types import Batch, Draft, Request
 NAME = "oracle"
 NODES = 8
 ACCEPTANCE = 0.8
+
+_Key: TypeAlias = tuple[int, float, tuple[int, ...]]
+"""Seed, temperature and prompt."""
 
 
 class Oracle(Drafter):
@@ -27,9 +29,7 @@ class Oracle(Drafter):
     """
 
     def __init__(self, vocab: int, acceptance: float = ACCEPTANCE) -> None:
-        """Raises InvalidRequest unless 0 <= acceptance <= 1 and the vocabulary has two
-        tokens or more.
-        """
+        """Raises InvalidRequest unless 0 <= acceptance <= 1 and vocab is at least 2."""
         if not 0 <= acceptance <= 1:
             raise InvalidRequest(
                 "cannot build an oracle: 'acceptance' must be in [0, 1], got "
@@ -37,18 +37,16 @@ class Oracle(Drafter):
             )
         if vocab < 2:
             raise InvalidRequest(
-                "cannot build an oracle: it needs a vocabulary of at least 2 tokens, "
-                f"got {vocab}"
+                "cannot build an oracle: "
+                f"it needs a vocabulary of at least 2 tokens, got {vocab}"
             )
         self._vocab, self._acceptance = vocab, acceptance
-        self._draft_tokens: dict[tuple[int, float, tuple[int, ...]], list[int]] = {}
+        self._draft_tokens: dict[_Key, list[int]] = {}
 
     def record_answer(
         self, prompt: Sequence[int], temperature: float, seed: int, text: Sequence[int]
     ) -> None:
-        """Record the target's answer to a prompt and draw the positions whose draft
-        token is wrong.
-        """
+        """Record the target's answer to a prompt and draw the wrong positions."""
         if not text:
             return
         positions = range(len(prompt), len(prompt) + len(text))

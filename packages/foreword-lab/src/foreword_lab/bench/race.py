@@ -26,9 +26,7 @@ def rotated(entries: Sequence[T], turn: int) -> list[T]:
 
 
 class Race:
-    """Runs requests on all entries and keeps the trials of entries that are not
-    excluded.
-    """
+    """Runs requests on all entries and keeps the trials of those not excluded."""
 
     def __init__(self, entrants: Lineup, out: Exclusions) -> None:
         self.results: Results = {}

@@ -47,9 +47,7 @@ class Round:
     draft: float = 0.0
     """Inside forwards of a draft model, likewise."""
     reading: bool = False
-    """Whether the prompt was read in this round; such rounds are no sample of steady
-    decoding.
-    """
+    """Whether the prompt was read in this round: no sample of steady decoding."""
     predicted: float | None = None
     """Tokens that the draft tokens' probabilities predict; None where nothing was
     drafted, or without probabilities.
@@ -76,9 +74,7 @@ class Trial:
     rounds: tuple[Round, ...] = ()
     """Empty for baselines, whose rounds are not visible."""
     disk: int | None = None
-    """Bytes that were read from disk; None where the system does not tell, or the entry
-    does not ask.
-    """
+    """Bytes read from disk; None where the system or the entry does not tell."""
     first: float | None = None
     """Seconds to the first token; None where they are not visible."""
     by_method: Mapping[str, int] = field(default_factory=dict)

@@ -33,9 +33,7 @@ def parts(decoding: Decoding) -> dict[str, float]:
 
 
 def table(report: Report) -> Table[_Profile]:
-    """Return a table of milliseconds and shares of a round, for every entry with
-    visible rounds.
-    """
+    """Return a table of milliseconds and shares of a round, by entry with rounds."""
     return Table(
         [(row, row.decoding) for row in report.rows if row.decoding is not None],
         (

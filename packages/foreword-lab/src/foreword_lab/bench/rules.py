@@ -5,8 +5,6 @@ No clock is read: the target's passes are counted, so the result is the same on 
 machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count, product

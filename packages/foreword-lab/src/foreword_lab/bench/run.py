@@ -1,6 +1,4 @@
-"""The benchmark behind `foreword bench`: the same prompts for every entry, interleaved,
-and a report.
-"""
+"""The benchmark behind `foreword bench`: same prompts by entry, interleaved."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -47,13 +45,9 @@ class Options:
     """Options of a benchmark."""
 
     quick: bool = False
-    """Six prompts of different sources, 48 tokens each: less than a minute on two
-    cores.
-    """
+    """Six prompts of different sources, 48 tokens each: under a minute on two cores."""
     inflate: str | None = None
-    """Enlarge the target to this shape, a name in SHAPES of
-    foreword_lab.bench.inflate.
-    """
+    """Enlarge the target to this shape, a name in foreword_lab.bench.inflate.SHAPES."""
     weights: str | None = None
     """Form of the target's linear weights, as of `foreword.LLM`; other engines but
     transformers get as few bits.
@@ -65,9 +59,7 @@ class Options:
     Plain decoding is always measured, and transformers' generate but for a GGUF file.
     """
     budget: str | None = None
-    """Draft budget of our methods, a name in foreword.registry.BUDGETS; None = the
-    default.
-    """
+    """Draft budget of our methods, a name in foreword.registry.BUDGETS, or None."""
     peers: tuple[str, ...] = ()
     """Other engines to measure as baselines, names in
     foreword_lab.bench.peers.registry.ENGINES or its ALL.
@@ -206,9 +198,7 @@ def sources(values: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
-    """Return at most `limit` prompts, evenly spaced in the list, which is ordered by
-    source.
-    """
+    """Return at most `limit` prompts, evenly spaced in a list ordered by source."""
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[place * len(prompts) // limit] for place in range(limit)]
@@ -303,9 +293,7 @@ def render(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
 
 
 def check(options: Options) -> None:
-    """Raise InvalidRequest for invalid options, UnknownMethod for an unknown draft
-    budget.
-    """
+    """Raise InvalidRequest for invalid options, UnknownMethod for an unknown budget."""
     policy(options.budget)
     if options.offload_folder is not None and options.inflate is not None:
         raise InvalidRequest(

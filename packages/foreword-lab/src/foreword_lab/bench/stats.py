@@ -2,8 +2,6 @@
 chi-square test with the smallest deviation that it detects.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,9 +35,7 @@ Costs: TypeAlias = Float[np.ndarray, "prompt 2"]
 
 
 def speed(costs: Costs) -> float:
-    """Return tokens per second over all prompts: the sum of tokens over the sum of
-    seconds.
-    """
+    """Return tokens per second of all prompts: sum of tokens over sum of seconds."""
     tokens, seconds = costs.sum(axis=0)
     return float(tokens / seconds)
 
@@ -140,8 +136,9 @@ def confirmed(draw: Callable[[int], Fit]) -> tuple[Fit, Fit | None]:
 def homogeneity(first: Sequence[float], second: Sequence[float]) -> Fit:
     """Test whether two equally long rows of counts have one distribution."""
     share = sum(first) / max(1.0, sum(first) + sum(second))
-    both = [(one + two) * share for one, two in zip(first, second, strict=True)]
-    return fit(first, both, 1 - share)
+    sums = map(sum, zip(first, second, strict=True))
+    expected = [each * share for each in sums]
+    return fit(first, expected, 1 - share)
 
 
 def _joined(cells: Cells) -> Cells:

@@ -83,9 +83,7 @@ class TimedBackend(Timer):
         return self._inner.pool
 
     def open(self, id: int, capacity: int, *_: object, **__: object) -> int:
-        """Begin a sequence, without the pages of earlier ones: every run of a prompt
-        reads all of it.
-        """
+        """Begin a sequence without earlier ones' pages: every run reads its prompt."""
         return self._inner.open(id, capacity)
 
     def _grow(self, grow: Callable[..., GrownTree], *args: object) -> GrownTree:
@@ -99,9 +97,7 @@ class TimedBackend(Timer):
 
 
 def timed(model: Model) -> TimedBackend:
-    """Replace the model's backend by a timed one and return it; a second call returns
-    the same.
-    """
+    """Replace the model's backend by a timed one; a second call returns the same."""
     backend: Any = model.backend
     if not isinstance(backend, TimedBackend):
         model.backend = backend = cast(Any, TimedBackend(backend))

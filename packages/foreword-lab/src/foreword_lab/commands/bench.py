@@ -2,13 +2,12 @@
 command for each measurement.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from foreword.cli.common import early, options, render, runtime
@@ -21,8 +20,6 @@ from foreword.files import check_writable
 from foreword_lab.commands import bench_options as ours
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from foreword_lab.bench.run import Options
 
 
@@ -80,7 +77,7 @@ class Results:
             render.stdout().print(table)
 
 
-def request(*bundles: Models | Answers | Methods, **more: Any) -> Options:
+def request(*bundles: Models | Answers | Methods, **more: Any) -> "Options":
     """Return a benchmark's options; what was not given keeps its default."""
     from foreword_lab.bench.run import Options
 

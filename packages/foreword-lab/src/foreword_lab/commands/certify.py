@@ -1,7 +1,5 @@
 """`foreword certify`: options and output of the checks in foreword.certify."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -128,7 +126,7 @@ def certify(
         raise typer.Exit(1)
 
 
-def _write(result: Certificate, file: Path | None, report: Path | None) -> None:
+def _write(result: "Certificate", file: Path | None, report: Path | None) -> None:
     from foreword_lab.certify.report import page, write_json
     from foreword_lab.html_page import write
 
@@ -144,14 +142,14 @@ def _write(result: Certificate, file: Path | None, report: Path | None) -> None:
     _print(result)
 
 
-def _print(result: Certificate) -> None:
+def _print(result: "Certificate") -> None:
     """Print the checks as a table, and the verdict."""
     from rich.text import Text
 
-    def outcome(check: Check) -> Text:
+    def outcome(check: "Check") -> Text:
         return Text(check.status, STYLES.get(check.status, "dim"))
 
-    def words(head: str, text: Callable[[Check], str], ratio: int) -> Column[Check]:
+    def words(head: str, text: "Callable[[Check], str]", ratio: int) -> "Column[Check]":
         return Column(
             head,
             lambda check: Text(render.printable(text(check))),

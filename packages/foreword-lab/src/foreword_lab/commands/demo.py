@@ -2,8 +2,6 @@
 then a table of results.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,19 +9,17 @@ import typer
 from rich.live import Live
 
 from foreword.cli.common import early, options, render, runtime
+from foreword.prompts import Prompt
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
 from foreword_lab.commands.demo_view import Scene, page_file, picture, table
 
 if TYPE_CHECKING:
     from foreword.api.llm import LLM
-    from foreword.prompts import Prompt
     from foreword.recording import Recording
     from foreword_lab.bench.report import Row
 
 PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
-"""Held out from training, from four categories, and easy enough for such a
-small model.
-"""
+"""Held out from training, from four categories, easy enough for a small model."""
 REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"
@@ -106,7 +102,7 @@ def demo(
 
 
 def _save_replays(
-    html: Path, recordings: list[tuple[str, Recording, Recording]]
+    html: Path, recordings: "list[tuple[str, Recording, Recording]]"
 ) -> None:
     """Write a page of the answers: (prompt, with drafting, without) each."""
     from foreword_server.page.files import Shown, write_self_contained
@@ -120,8 +116,12 @@ def _save_replays(
 
 
 def _play(
-    llm: LLM, prompt: Prompt, distribution: tuple[float, int], scene: Scene, live: Live
-) -> Recording:
+    llm: "LLM",
+    prompt: Prompt,
+    distribution: tuple[float, int],
+    scene: Scene,
+    live: Live,
+) -> "Recording":
     """Stream one answer into the scene, and return its recording.
 
     Ctrl-C ends the demo.
@@ -152,8 +152,8 @@ def _row_name(method: str) -> str:
 
 
 def _measure(
-    llm: LLM, prompts: list[Prompt], distribution: tuple[float, int], repeats: int
-) -> tuple[Row, ...]:
+    llm: "LLM", prompts: list[Prompt], distribution: tuple[float, int], repeats: int
+) -> "tuple[Row, ...]":
     """Run every entry on every prompt, in rotating order, after one uncounted turn;
     return medians over the turns.
     """

@@ -1,8 +1,4 @@
-"""Views of the demo: a question with its answers, the table of results, and both as
-SVG.
-"""
-
-from __future__ import annotations
+"""Views of the demo: a question with its answers, the table, and both as SVG."""
 
 import io
 import re
@@ -43,11 +39,11 @@ class Line:
     """One answer while it is generated."""
 
     name: str
-    pieces: list[tuple[str, Origin]] = field(default_factory=list)
+    pieces: "list[tuple[str, Origin]]" = field(default_factory=list)
     passes: int = 0
     """Rounds that emitted tokens, which equals target passes."""
 
-    def add(self, delta: Delta) -> None:
+    def add(self, delta: "Delta") -> None:
         """Append what one round emitted."""
         self.pieces += zip(delta.pieces, delta.origins, strict=True)
         self.passes += 1
@@ -90,15 +86,15 @@ def page_file(file: Path | None) -> None:
         early.extra("serve", "foreword_server")
 
 
-def table(rows: tuple[Row, ...]) -> Table[Row]:
+def table(rows: "tuple[Row, ...]") -> "Table[Row]":
     """Return the table of results, one row per method."""
     fastest = max(row.tokens_per_second for row in rows)
     same = {True: "yes", False: "no", None: "other draw"}
 
-    def column(head: str, cell: Callable[[Row], str]) -> Column[Row]:
+    def column(head: str, cell: "Callable[[Row], str]") -> "Column[Row]":
         return Column(head, cell, no_wrap=True)
 
-    def over_generate(row: Row) -> str:
+    def over_generate(row: "Row") -> str:
         speedup = row.speedup_over_generate
         return figure(speedup and speedup.mid, missing="–")
 

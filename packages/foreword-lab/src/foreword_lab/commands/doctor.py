@@ -1,21 +1,18 @@
 """`foreword doctor`: options and output of the diagnoses in foreword.doctor."""
 
-from __future__ import annotations
-
 import json
 import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
 from foreword.options import LoadingOptions, keywords
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from foreword_lab.doctor.finding import Diagnosis, Finding
 
 INDENT, WIDTH = "  ", 40
@@ -93,7 +90,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print(report: Diagnosis) -> None:
+def _print(report: "Diagnosis") -> None:
     """Print the figures, the causes of low speed by rank, and the other findings."""
     from rich.markup import escape
 
@@ -118,6 +115,6 @@ def _print_indented(console: Console, text: str, style: str | None = None) -> No
         console.print(INDENT + escape(line), style=style)
 
 
-def _loss(cause: Finding) -> str:
+def _loss(cause: "Finding") -> str:
     """Return what the remedy could bring; nothing if that is unknown."""
     return "" if cause.cost == 1 else f": up to {cause.cost:.2f} times as fast"

@@ -1,6 +1,4 @@
-"""`foreword quantize`: a quantized checkpoint, as a folder of safetensors or as a GGUF
-file.
-"""
+"""`foreword quantize`: a quantized checkpoint, as safetensors or as a GGUF file."""
 
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`foreword simulate`: how replicas of a server would behave under a load."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass
@@ -106,7 +104,7 @@ class CostOptions:
         if self.save is not None:
             check_writable(self.save)
 
-    def read(self) -> ReplicaCosts:
+    def read(self) -> "ReplicaCosts":
         """Return the costs, and save them if asked to."""
         from foreword_lab.simulate.costs import ReplicaCosts
 
@@ -151,7 +149,7 @@ class LoadOptions:
                 "second. Give one above 0"
             )
 
-    def read(self) -> Load:
+    def read(self) -> "Load":
         """Return the requests."""
         from foreword_lab.simulate import load
 

@@ -1,10 +1,10 @@
 """`foreword theory`: options and output of the formulas in foreword.theory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
 
 from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled
@@ -16,8 +16,6 @@ from foreword.options import LoadingOptions, keywords
 from foreword_lab.commands import bench_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from foreword_lab.theory.outlook import Outlook
     from foreword_lab.theory.report import HeatReport, TheoryReport
 
@@ -155,7 +153,7 @@ def _measured(values: dict[str, Any]) -> None:
         _print(report)
 
 
-def _print(report: TheoryReport) -> None:
+def _print(report: "TheoryReport") -> None:
     from foreword_lab.theory.tables import pair_table
 
     console = render.stdout()
@@ -165,7 +163,7 @@ def _print(report: TheoryReport) -> None:
     _print_outlook(console, report.heats[0].outlook)
 
 
-def _print_outlook(console: Console, outlook: Outlook) -> None:
+def _print_outlook(console: Console, outlook: "Outlook") -> None:
     """Print the surface and the verdict."""
     from foreword_lab.theory.tables import surface_table, verdict
 
@@ -175,7 +173,7 @@ def _print_outlook(console: Console, outlook: Outlook) -> None:
     )
 
 
-def _facts(heat: HeatReport) -> dict[str, object]:
+def _facts(heat: "HeatReport") -> dict[str, object]:
     """Return what was measured, and the verdicts of theorem and measured cost."""
     from foreword_lab.theory.tables import verdict
 

@@ -2,8 +2,6 @@
 this machine and these prompts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable
@@ -170,7 +168,7 @@ def _check(methods: Iterable[str], rules: Iterable[str]) -> None:
         check_rule(name)
 
 
-def _report(file: Path, chosen: Chosen, model: str | None, draft: str | None) -> None:
+def _report(file: Path, chosen: "Chosen", model: str | None, draft: str | None) -> None:
     from foreword_lab.html_page import write
     from foreword_lab.tune.chosen_page import page
 
@@ -223,10 +221,10 @@ def _choose(
     draft: str | None,
     loading: ModelOptions,
     prompts: str,
-    search: Search,
+    search: "Search",
     *,
     quiet: bool,
-) -> Chosen:
+) -> "Chosen":
     from foreword.prompts import load
     from foreword_lab.bench.run import render as as_tokens
     from foreword_lab.bench.run import spread
@@ -244,7 +242,7 @@ def _choose(
         return choose(llm, texts, search, progress)
 
 
-def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
+def _file(model: str | None, draft: str | None, best: "Arm") -> DraftingFile:
     from foreword.draft import method as find_method
 
     takes = find_method(best.method).about.takes
@@ -257,7 +255,7 @@ def _file(model: str | None, draft: str | None, best: Arm) -> DraftingFile:
     )
 
 
-def _table(chosen: Chosen, title: str) -> Table[Prediction]:
+def _table(chosen: "Chosen", title: str) -> "Table[Prediction]":
     """Return the best predictions."""
     columns = (
         Column["Prediction"]("method", lambda row: row.arm.name, justify="left"),
@@ -271,7 +269,7 @@ def _table(chosen: Chosen, title: str) -> Table[Prediction]:
     return Table(chosen.predictions[:SHOWN], columns, title=title, look=WIDE)
 
 
-def _timed(chosen: Chosen) -> Table[Confirmation]:
+def _timed(chosen: "Chosen") -> "Table[Confirmation]":
     """Return the choices that were timed, beside what was predicted."""
     columns = (
         Column["Confirmation"]("method", lambda row: row.arm.name, justify="left"),
@@ -292,5 +290,5 @@ def _timed(chosen: Chosen) -> Table[Confirmation]:
     )
 
 
-def _nodes(row: Confirmation) -> str:
+def _nodes(row: "Confirmation") -> str:
     return "adaptive" if row.arm.nodes is None else str(row.arm.nodes or "–")

@@ -83,9 +83,7 @@ def _pieces(round_: Round) -> list[tuple[str, Origin]]:
 
 
 def _rounds(recording: Recording) -> Table[_Row]:
-    """Return one row per round: what was drafted, what was emitted, or why nothing was
-    drafted.
-    """
+    """Return one row per round: drafted, emitted, or why nothing was drafted."""
     from rich.text import Text
 
     def why(round_: Round) -> Text:

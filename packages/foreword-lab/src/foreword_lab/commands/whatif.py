@@ -1,7 +1,5 @@
 """`foreword whatif`: a recorded answer, re-scored for every other method."""
 
-from __future__ import annotations
-
 import json as encode
 import sys
 from dataclasses import replace
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from foreword.cli.common import early, options, render
 from foreword.cli.common.bundles import bundled, open_llm
@@ -20,8 +19,6 @@ from foreword.options import DraftingOptions, ModelOptions
 from foreword.registry import DEFAULT_RULE, PLAIN
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from foreword.hindsight.whatif import Outcome, WhatIf
     from foreword.recording import Recording
     from foreword.types.round import Round
@@ -122,7 +119,7 @@ def whatif(
         render.notes().print(f"left out: {left.method}: {left.why}", markup=False)
 
 
-def _table(result: WhatIf, recording: Recording) -> Table[Outcome]:
+def _table(result: "WhatIf", recording: "Recording") -> "Table[Outcome]":
     """Return one row per method and number of draft tokens, the fastest first."""
     has_rules = any(one.rule != DEFAULT_RULE for one in result.outcomes)
     rules = [Column["Outcome"]("rule", _rule, justify="left")] if has_rules else []
@@ -147,22 +144,20 @@ def _table(result: WhatIf, recording: Recording) -> Table[Outcome]:
     )
 
 
-def _method(row: Outcome) -> str:
+def _method(row: "Outcome") -> str:
     return row.method + ("¹" if row.reread else "")
 
 
-def _rule(row: Outcome) -> str:
+def _rule(row: "Outcome") -> str:
     return row.rule if row.drafted else "–"
 
 
-def _accepted(row: Outcome) -> str:
+def _accepted(row: "Outcome") -> str:
     return f"{row.accepted} of {row.drafted}" if row.drafted else "–"
 
 
-def _as_recorded(result: WhatIf, recording: Recording) -> str:
-    """Return how the answer was written, and what the best constant choice would have
-    saved.
-    """
+def _as_recorded(result: "WhatIf", recording: "Recording") -> str:
+    """Return how the answer was written, and what the best constant choice saved."""
     row = result.recorded
     rest = f"{1000 * row.seconds:.0f} ms, {row.over_plain:.2f} × plain"
     against = "more than the best above" if result.regret > 0 else "less than all above"
@@ -172,7 +167,7 @@ def _as_recorded(result: WhatIf, recording: Recording) -> str:
     )
 
 
-def _trees(outcome: Outcome) -> Table[tuple[str, str | Text]]:
+def _trees(outcome: "Outcome") -> Table[tuple[str, str | Text]]:
     """Return what each round drafted: accepted tokens green, refused ones struck."""
     by = "" if outcome.rule == DEFAULT_RULE else f", {outcome.rule}"
     refused = outcome.refused or (0,) * len(outcome.rounds)
@@ -194,7 +189,7 @@ def _trees(outcome: Outcome) -> Table[tuple[str, str | Text]]:
     )
 
 
-def _drafted(round_: Round, more: int) -> Text:
+def _drafted(round_: "Round", more: int) -> Text:
     """Return a round; `more`: refused draft tokens that are not known."""
     from rich.text import Text
 

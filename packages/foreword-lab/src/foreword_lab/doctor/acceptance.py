@@ -26,9 +26,7 @@ TRAIN = "Train it on the target's answers: foreword data regenerate, foreword tr
 
 
 def low(pair: MeasuredPair) -> list[Finding]:
-    """Compare the share of first draft tokens accepted with that of a trained
-    drafter.
-    """
+    """Compare the accepted share of first draft tokens with a trained drafter's."""
     name, measured = "low acceptance", pair.figures
     if not any(one.tried for one in measured.values()):
         return []

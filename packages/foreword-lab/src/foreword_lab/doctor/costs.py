@@ -50,9 +50,7 @@ def fixed(pair: MeasuredPair) -> list[Finding]:
 
 
 def checking(pair: MeasuredPair) -> list[Finding]:
-    """Predict the speed if a forward over all draft tokens took as long as over one
-    row.
-    """
+    """Predict the speed if a forward over all draft tokens took as long as one row."""
     now = pair.greedy
     could = now.at_cost(scoring=()).best
     rows = 1 + LONGEST

@@ -1,7 +1,5 @@
 """Measured figures of a drafter at one temperature, and the speed that they predict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,27 +78,25 @@ class Figures:
         seconds = drafting * self.cost(gamma) + (1 - drafting) * plain
         return (1 + drafting * (tokens - 1)) * plain / seconds
 
-    def at_cost(self, **changes: Any) -> Figures:
+    def at_cost(self, **changes: Any) -> "Figures":
         """Return the figures with other entries of the cost."""
         return replace(self, cost=replace(self.cost, **changes))
 
-    def with_acceptance(self, other: Figures) -> Figures:
+    def with_acceptance(self, other: "Figures") -> "Figures":
         """Return the figures with the acceptance of others."""
         return replace(
             self, first=other.first, by_depth=other.by_depth, drafting=other.drafting
         )
 
-    def accepting(self, least: float, factor: float = 1.0) -> Figures:
-        """Return the figures with every share at least `least`, after multiplying it by
-        `factor`.
-        """
+    def accepting(self, least: float, factor: float = 1.0) -> "Figures":
+        """Return the figures with every share times `factor`, at least `least`."""
         raised = [
             min(1.0, max(least, factor * share))
             for share in (self.first, *self.by_depth)
         ]
         return replace(self, first=raised[0], by_depth=tuple(raised[1:]))
 
-    def clearly_above(self, other: Figures) -> bool:
+    def clearly_above(self, other: "Figures") -> bool:
         """Return whether more first draft tokens are accepted, beyond the noise."""
         noise = SURE * math.hypot(self.error, other.error)
         return self.first - other.first > max(BETTER, noise)
@@ -124,9 +120,7 @@ class Figures:
 
 
 def figures(answers: Answers, scoring: Cost) -> Figures:
-    """Return the figures of answers at BUDGETS; `scoring`: the target's measured
-    forwards.
-    """
+    """Return the figures of answers at BUDGETS; `scoring`: the target's forwards."""
     sums = answers.counts().sum(axis=0)
     longest = [runs[LONGEST] for runs in answers.passes]
     passes = [one for run in longest for one in run]

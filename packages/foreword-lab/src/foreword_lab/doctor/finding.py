@@ -5,9 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MATTERS = 1.05
-"""Times. A remedy that brings less is not worth naming; predictions err by about as
-much.
-"""
+"""Times. A smaller remedy is not worth naming; predictions err by about as much."""
 
 Level = Literal["good", "note", "bad"]
 ORDER: tuple[Level, ...] = ("bad", "note", "good")
@@ -25,9 +23,7 @@ class Finding:
     remedy: str = ""
     """A sentence: what to type or change."""
     cost: float = 1.0
-    """Times by which the remedy could raise the speed, predicted; 1 = no loss is
-    known.
-    """
+    """Times by which the remedy could raise the speed, predicted; 1 = no loss."""
     speed: float | None = None
     """Speed over plain decoding with the remedy, predicted; None if unknown."""
 

@@ -1,6 +1,4 @@
-"""Causes in how a drafter fits its target: tokenizer, chat template, hidden states and
-vocabulary.
-"""
+"""Causes in a drafter's fit: tokenizer, chat template, hidden states, vocabulary."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -78,9 +76,7 @@ def templates(pair: MeasuredPair, ours: Tokenizer, theirs: Tokenizer) -> list[Fi
 
 
 def hidden_layers(pair: MeasuredPair) -> list[Finding]:
-    """Check the hidden states that a head reads against both neighbours: some configs
-    count from 1.
-    """
+    """Check a head's hidden states against neighbours: some configs count from 1."""
     drafter = pair.session.engine.drafter
     layers = drafter.hidden_layers
     if not layers:

@@ -1,6 +1,4 @@
-"""The drafter under examination: what was measured, and measuring it again with one
-thing changed.
-"""
+"""The drafter under examination: its figures, and measuring it with one change."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -43,9 +43,7 @@ class DoctorOptions(PairOptions):
     tokens: int = 48
     """Maximum number of new tokens in each answer."""
     texts: tuple[str, ...] = ()
-    """Prompts; empty = the benchmark's, in-domain for the bundled target and else
-    out-of-domain.
-    """
+    """Prompts; empty = the benchmark's, in-domain for the bundled target only."""
 
 
 def _trained_for(options: DoctorOptions) -> str:

@@ -1,7 +1,5 @@
 """Measured costs of one replica: seconds of a round, and tokens that a round writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -189,7 +187,7 @@ class ReplicaCosts:
         file.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, file: Path) -> ReplicaCosts:
+    def read(cls, file: Path) -> "ReplicaCosts":
         """Return the costs of a file.
 
         Raises InvalidRequest if it holds none, or fields that are not known.

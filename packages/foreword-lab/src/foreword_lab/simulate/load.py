@@ -1,7 +1,5 @@
 """Simulated loads: a trace, clients that wait for their answers, or random arrivals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -71,7 +69,7 @@ class Lengths:
     high: int
 
     @classmethod
-    def read(cls, option: str, text: str) -> Lengths:
+    def read(cls, option: str, text: str) -> "Lengths":
         """Return the lengths of a text such as 64 or 32-128.
 
         Raises InvalidRequest, which names the option, for others.

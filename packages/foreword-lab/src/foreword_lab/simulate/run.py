@@ -1,7 +1,5 @@
 """Simulates one load on several numbers of replicas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +27,7 @@ def simulate(
     *,
     shown: dict[str, Any] | None = None,
     progress: Progress = lambda *_: None,
-) -> SimulationReport:
+) -> "SimulationReport":
     """Simulate a load on each number of replicas.
 
     `measured`: replicas that ran when the costs were measured; `shown`: the load in

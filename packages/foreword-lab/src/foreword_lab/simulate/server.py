@@ -1,7 +1,5 @@
 """Costs of a running server, from its budget's table and the counts of its rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -64,7 +62,7 @@ class Counted:
     """Seconds from the first tokens of an answer to when they are sent."""
 
     @classmethod
-    def of(cls, metrics: ServerMetrics) -> Counted:
+    def of(cls, metrics: ServerMetrics) -> "Counted":
         """Return what the metrics of a server of Foreword say."""
         total = metrics.total
         answers = _summed(metrics, "time_to_first_token_seconds", "count")

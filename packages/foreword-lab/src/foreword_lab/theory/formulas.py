@@ -29,9 +29,7 @@ class PassCost:
     """Cost of scoring k + 1 rows, at index k; empty = 1, as theorem 3.8 assumes."""
 
     def __call__(self, gamma: int) -> float:
-        """Return the duration of a pass with `gamma` draft tokens; 0 = plain
-        decoding.
-        """
+        """Return the duration of a pass with `gamma` draft tokens; 0 = plain."""
         scoring = self.scoring[gamma] if self.scoring else 1.0
         drafting = self.start + gamma * self.token if gamma else 0.0
         return drafting + scoring + self.overhead

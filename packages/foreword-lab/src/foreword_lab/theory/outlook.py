@@ -72,9 +72,7 @@ class Outlook:
 
 
 def surface(cost: PassCost) -> dict[str, Any]:
-    """Return the speed over plain decoding by acceptance (rows) and draft tokens
-    (columns).
-    """
+    """Return the speed over plain by acceptance (rows) and draft tokens (columns)."""
     alphas = [step / STEPS for step in range(STEPS + 1)]
     return {
         "alpha": alphas,

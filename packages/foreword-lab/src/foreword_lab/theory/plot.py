@@ -1,6 +1,4 @@
-"""Plots of the formulas as in the paper, with a measured pair in them. Needs
-matplotlib.
-"""
+"""Plots of the formulas as in the paper, with a measured pair. Needs matplotlib."""
 
 from pathlib import Path
 

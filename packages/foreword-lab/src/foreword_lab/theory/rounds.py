@@ -1,6 +1,4 @@
-"""Rounds of fixed budgets on the same prompts: what was accepted, and how long each
-step took.
-"""
+"""Rounds of fixed budgets on the same prompts: accepted tokens, seconds by step."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

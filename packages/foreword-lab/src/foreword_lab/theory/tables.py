@@ -1,7 +1,5 @@
 """Tables of the formulas, and of a measured pair beside them, for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -49,7 +47,7 @@ def outlook_table(outlook: Outlook) -> Table[int]:
     )
 
 
-def pair_table(heat: HeatReport) -> Table[Point]:
+def pair_table(heat: "HeatReport") -> "Table[Point]":
     """Return the formulas beside the measured passes of one temperature."""
     return Table(
         heat.points,
@@ -75,9 +73,8 @@ def surface_table(outlook: Outlook) -> Table[float]:
 
     def column(gamma: int) -> Column[float]:
         def cell(alpha: float) -> str:
-            return _coloured(
-                speed_up(expected_tokens(alpha, gamma), gamma, outlook.cost)
-            )
+            tokens = expected_tokens(alpha, gamma)
+            return _coloured(speed_up(tokens, gamma, outlook.cost))
 
         return Column(f"γ={gamma}", cell)
 
@@ -106,8 +103,10 @@ def verdict(outlook: Outlook) -> str:
 def bar(speed: float) -> str:
     """Return a bar as long as the speed, with a mark at plain decoding's."""
     length = round(BAR * speed)
-    text = "█" * min(length, BAR) + "▓" * max(0, length - BAR)
-    return text.ljust(BAR) + ("▏" if length <= BAR else "")
+    text = "█" * min(length, BAR)
+    text += "▓" * max(0, length - BAR)
+    mark = "▏" if length <= BAR else ""
+    return text.ljust(BAR) + mark
 
 
 def _coloured(speed: float) -> str:
@@ -115,11 +114,11 @@ def _coloured(speed: float) -> str:
     return f"[{style}]{speed:.2f}[/]"
 
 
-def _clock(point: Point) -> str:
+def _clock(point: "Point") -> str:
     return point.speed.text if point.speed else "–"
 
 
-def _percent(gap: Interval) -> str:
+def _percent(gap: "Interval") -> str:
     return f"{gap.mid:+.0%} ({gap.low:+.0%} to {gap.high:+.0%})"
 
 

@@ -341,9 +341,7 @@ def _why(
 
 
 def keep_speeds(session: Session, chosen: Chosen) -> None:
-    """Keep what was measured or predicted of each method, for requests that are sampled
-    like these.
-    """
+    """Keep what was measured or predicted by method, for requests sampled alike."""
     target = session.target
     store = kept_states(target)
     params = SamplingParams(temperature=chosen.temperature)

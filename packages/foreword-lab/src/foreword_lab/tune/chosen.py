@@ -10,9 +10,7 @@ from foreword_train.report.interval import Interval
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A choice: a method with a constant number of draft tokens, or the adaptive budget
-    (None).
-    """
+    """A choice: a method with a constant number of draft tokens, or adaptive (None)."""
 
     method: str
     nodes: int | None

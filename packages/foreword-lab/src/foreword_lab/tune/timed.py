@@ -1,7 +1,5 @@
 """Real rounds of a choice: engines that are timed, and what a round costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -88,9 +86,7 @@ class TimedArm:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the predicted rounds of a choice take on one answer, by whether they
-    drafted.
-    """
+    """Predicted seconds of a choice's rounds on one answer, by whether they drafted."""
 
     tokens: int
     rounds: dict[bool, int]
@@ -99,7 +95,7 @@ class Spent:
     """From the cost table, for a kind of round that was not timed."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Spent:
+    def of(cls, outcome: Outcome) -> "Spent":
         """Sum up the rounds of a replay."""
         count = {True: 0, False: 0}
         seconds = {True: 0.0, False: 0.0}
@@ -165,9 +161,7 @@ class RoundPrices:
         return total
 
     def drafting(self, arm: Arm) -> float | None:
-        """Return the share of drafting in a round that drafts; None before any was
-        timed.
-        """
+        """Return the share of drafting in a round that drafts; None before any."""
         shares = self._shares.get(arm)
         return median(shares) if shares else None
 
@@ -179,9 +173,7 @@ def typical(seconds: Sequence[float]) -> float:
 
 
 def seconds_of(rounds: Sequence[Round]) -> list[float]:
-    """Return the measured seconds of each round, without the reading of the prompt by
-    the drafter.
-    """
+    """Return the measured seconds of each round, without the drafter's prompt."""
     rest = [one.score_ms + one.verify_ms + one.commit_ms for one in rounds]
     drafting = drafting_seconds(rounds)
     return [one / 1000 + own for one, own in zip(rest, drafting, strict=True)]

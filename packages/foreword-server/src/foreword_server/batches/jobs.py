@@ -1,7 +1,5 @@
 """Batches of a server: one of each key at a time, beside its other requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -196,7 +194,7 @@ class Batches:
         read: RequestFile,
         lines: list[Line],
         results: ResultFile,
-        sent: Attempts,
+        sent: "Attempts",
     ) -> None:
         """Answer these lines; one that may have ended a process runs alone."""
         inside = Inside(self.app, tenant)
@@ -338,7 +336,7 @@ class Attempts:
         self._before = Counter(int(start) for start in starts if start.isdigit())
         self._file = path.open("ab", buffering=0)
 
-    def __enter__(self) -> Attempts:
+    def __enter__(self) -> "Attempts":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -238,9 +238,7 @@ def _remaining(replicas: Replicas) -> Replicas:
 def _answers(
     read: RequestFile, lines: Sequence[Line], loading: Loading, replicas: Replicas
 ) -> Iterator[dict[str, Any]]:
-    """Yield answers as tasks end, in any order; a replica that ends gives none for its
-    tasks.
-    """
+    """Yield answers as tasks end, in any order; none of a replica that ends."""
     count = replicas.count
     together = min(MOST_LINES, max(1, len(lines) // (count * loading.width)))
     tasks = ceil(len(lines) / together)

@@ -1,8 +1,4 @@
-"""The answers of a file of requests: whole lines, appended, and read again after a
-kill.
-"""
-
-from __future__ import annotations
+"""The answers of a file of requests: whole lines, appended, readable after a kill."""
 
 import fcntl
 import json
@@ -65,7 +61,7 @@ class ResultFile:
     counts: Counts = field(default_factory=Counts)
     _file: FileIO | None = None
 
-    def __enter__(self) -> ResultFile:
+    def __enter__(self) -> "ResultFile":
         """Open the file.
 
         Raises InvalidRequest where it cannot be written, or another program writes it.

@@ -1,7 +1,5 @@
 """Routes of files and batches: OpenAI's `/v1/files` and `/v1/batches`."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence

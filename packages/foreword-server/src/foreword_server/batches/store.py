@@ -1,7 +1,5 @@
 """Files and batches of a server, in a folder; a tenant sees its own."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -80,7 +78,7 @@ class Store:
             ) from error
 
     @classmethod
-    def of(cls, settings: Settings) -> Store | None:
+    def of(cls, settings: Settings) -> "Store | None":
         """Return the store of a server; None where it keeps no files."""
         folder = settings.files
         return None if folder is None else cls(folder, settings.room)

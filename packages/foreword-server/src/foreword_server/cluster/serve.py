@@ -1,10 +1,14 @@
-"""Deploys a server on a Ray cluster; a new model replaces the old one under load."""
+"""Deploys a server on a Ray cluster; a new model replaces the old one under load.
+
+A request goes to the replica that has read its prompt's beginning, unless that is far
+busier than another.
+"""
 
 import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +20,13 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import (
+    FIFOMixin,
+    PendingRequest,
+    ReplicaID,
+    RequestRouter,
+    RunningReplica,
+)
 
 from foreword.errors import InvalidRequest, words
 from foreword.settings_file import BUNDLED
@@ -27,19 +38,82 @@ from foreword_server.cluster.address import (
     check_reachable,
     refuse,
 )
-from foreword_server.cluster.affinity import PrefixRouter
 from foreword_server.cluster.engine import Engine, Handle
 from foreword_server.errors import PrivatePaths
 from foreword_server.limits import Limits
 from foreword_server.log import Log
 from foreword_server.replicas.app import build_router
 from foreword_server.replicas.models import Models, Ping, no_ping
-from foreword_server.replicas.pool import Pool, Replica
+from foreword_server.replicas.pool import Asked, Pool, Replica, cost
+from foreword_server.replicas.prefixes import Prefixes
 from foreword_server.replicas.process import Start
 from foreword_server.replicas.router import Router
 from foreword_server.replicas.serve import behind
 from foreword_server.run import log_to_stderr
 from foreword_server.settings import Settings
+
+
+class PrefixRouter(FIFOMixin, RequestRouter):
+    """Router of requests of `Engine.ask`, first come, first served."""
+
+    def initialize_state(self, **_: Any) -> None:
+        """Begin with replicas that have read nothing."""
+        self._prefixes: dict[ReplicaID, Prefixes] = {}
+        self._running: dict[ReplicaID, int] = {}
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """Return the replicas, the best one first; a full one is passed over."""
+        if not candidate_replicas:
+            return []
+        keys = blocks_of(pending_request)
+
+        def rank(peer: RunningReplica) -> float:
+            known = self._prefixes.get(peer.replica_id)
+            return cost(self._count(peer), 0 if known is None else known.matches(keys))
+
+        return [[one] for one in sorted(candidate_replicas, key=rank)]
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Take the replicas that there are, and forget the others."""
+        super().update_replicas(replicas)
+        left = {one.replica_id for one in replicas}
+        for table in (self._prefixes, self._running):
+            for gone in table.keys() - left:
+                del table[gone]
+
+    def on_request_routed(
+        self,
+        pending_request: PendingRequest,
+        replica_id: ReplicaID,
+        result: Any,
+    ) -> None:
+        """Count a request, and its prompt as read."""
+        known = self._prefixes.setdefault(replica_id, Prefixes())
+        known.add(blocks_of(pending_request))
+        self._running[replica_id] = self._running.get(replica_id, 0) + 1
+
+    def on_request_completed(
+        self,
+        replica_id: ReplicaID,
+        internal_request_id: str,
+    ) -> None:
+        """Count a request no more."""
+        self._running[replica_id] = max(0, self._running.get(replica_id, 1) - 1)
+
+    def _count(self, replica: RunningReplica) -> int:
+        """Return the requests of a replica."""
+        return self._running.get(replica.replica_id, 0)
+
+
+def blocks_of(pending: PendingRequest | None) -> Sequence[bytes]:
+    """Return the beginnings of a request's prompt; none of other calls."""
+    call = pending.args[0] if pending and pending.args else None
+    return call.blocks if isinstance(call, Asked) else ()
+
 
 APP = "foreword"
 """Name of the application on the cluster: the next deployment replaces it."""

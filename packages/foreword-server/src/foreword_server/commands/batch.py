@@ -1,7 +1,5 @@
 """`foreword batch`: answer a file of requests in OpenAI's batch format."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -137,7 +135,7 @@ def batch(
 
 
 def _report(
-    results: ResultFile, old_count: int, seconds: float, *, as_json: bool, quiet: bool
+    results: "ResultFile", old_count: int, seconds: float, *, as_json: bool, quiet: bool
 ) -> None:
     """Print the counts; `old_count`: answers of earlier runs."""
     counts = results.counts
@@ -163,9 +161,9 @@ def _report(
 class _Work:
     """Requests without an answer, and the file that gets theirs."""
 
-    read: RequestFile
-    pending: Sequence[Line]
-    results: ResultFile
+    read: "RequestFile"
+    pending: "Sequence[Line]"
+    results: "ResultFile"
     quiet: bool
 
 
@@ -194,14 +192,14 @@ def _answer(work: _Work, model: str | None, values: dict[str, Any]) -> float:
         return perf_counter() - began
 
 
-async def _run(service: Any, work: _Work, write: Write, width: int) -> None:
+async def _run(service: Any, work: _Work, write: "Write", width: int) -> None:
     from foreword_server.app import build_generation
     from foreword_server.batches.inside import Inside
     from foreword_server.batches.run import run
 
     inside = Inside(build_generation(service))
 
-    async def answer(line: Line) -> Response:
+    async def answer(line: "Line") -> "Response":
         return await inside.post(line.url, work.read.body(line))
 
     try:
@@ -232,7 +230,7 @@ def _answer_on_ray(
 
 
 @contextmanager
-def _written(work: _Work) -> Iterator[Write]:
+def _written(work: _Work) -> "Iterator[Write]":
     """Show a bar; yield the function that writes an answer."""
     results, began = work.results, perf_counter()
     old_count = results.counts.completed
@@ -240,7 +238,7 @@ def _written(work: _Work) -> Iterator[Write]:
         total = old_count + len(work.pending)
         task = shown.add_task("answers", total=total, completed=old_count)
 
-        def write(line: Line, response: Response) -> None:
+        def write(line: "Line", response: "Response") -> None:
             results.write(line, response)
             speed = results.counts.tokens / (perf_counter() - began)
             shown.update(task, advance=1, description=f"{speed:,.0f} tok/s")

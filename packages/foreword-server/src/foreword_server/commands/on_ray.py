@@ -1,22 +1,18 @@
 """Options of `foreword serve` for a Ray cluster."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from foreword.cli.common import early, render, runtime
 from foreword.errors import InvalidRequest
 from foreword_server.cluster.address import LOCAL
-
-if TYPE_CHECKING:
-    from foreword_server.settings import Settings
+from foreword_server.settings import Settings
 
 PANEL = "Ray"
 COUNT = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")

@@ -1,7 +1,5 @@
 """Options of `foreword serve` for several processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +9,10 @@ import typer
 
 from foreword.cli.common import runtime
 from foreword.errors import InvalidRequest
+from foreword_server.settings import Settings
 
 if TYPE_CHECKING:
     from foreword_server.replicas.serve import Begin
-    from foreword_server.settings import Settings
 
 PANEL = "Several processes"
 SHARE = 0.8
@@ -82,7 +80,7 @@ class Routing:
 
     def begin(
         self, model: str | None, settings: Settings, options: Mapping[str, Any]
-    ) -> Begin | None:
+    ) -> "Begin | None":
         """Return what starts the processes; None where this one serves.
 
         Raises InvalidRequest for options that contradict each other, or a catalog that
@@ -124,7 +122,7 @@ class Routing:
 
     def _by_name(
         self, path: Path, settings: Settings, options: Mapping[str, Any]
-    ) -> Begin:
+    ) -> "Begin":
         from foreword_server.replicas.catalog import read_catalog
         from foreword_server.replicas.hosted import machine_memory
         from foreword_server.replicas.serve import many_models

@@ -1,7 +1,5 @@
 """`foreword serve`: an HTTP server for OpenAI's and Anthropic's clients."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,11 +15,11 @@ from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 from foreword_server.commands import on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
+from foreword_server.settings import Settings
 from foreword_server.telemetry.asked import check_traces
 
 if TYPE_CHECKING:
     from foreword_server.replicas.serve import Begin
-    from foreword_server.settings import Settings
 
 SERVER = "Server"
 
@@ -307,7 +305,7 @@ def serve(
         _serve_routed(begin, settings, quiet=quiet)
 
 
-def _serve_routed(begin: Begin, settings: Settings, *, quiet: bool) -> None:
+def _serve_routed(begin: "Begin", settings: Settings, *, quiet: bool) -> None:
     """Serve with a router and processes behind it."""
     from foreword_server.batches.store import Store
     from foreword_server.replicas.serve import serve

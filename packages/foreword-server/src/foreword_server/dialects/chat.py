@@ -212,9 +212,7 @@ class ChatDialect(OpenAIDialect):
         return opening + self.progress(answer)
 
     def push(self, choice: Choice, events: list[Shown], delta: Delta) -> bytes:
-        """Return the chunks of one delta: one for each event, and the last one of a
-        choice that ended.
-        """
+        """Return the chunks of one delta: one an event, and a choice's last one."""
         # the prompt is read before the first token
         chunks = [self.progress(self._answer)] if self._answer else []
         logprobs = self._logprobs(list(delta.logprobs)) if delta.logprobs else None
@@ -240,9 +238,7 @@ class ChatDialect(OpenAIDialect):
         return self._chunk(self._answer.choices[0], {})
 
     def progress(self, answer: Answer) -> bytes:
-        """Return llama.cpp's chunk of the prompt tokens read, where it tells more than
-        the last one.
-        """
+        """Return llama.cpp's chunk of the prompt tokens read, if there are more."""
         if not self._shows_progress:
             return b""
         read = answer.prompt_tokens_read

@@ -1,6 +1,4 @@
-"""Free-form (custom) tools of chat completions: functions for the model, plain text for
-the client.
-"""
+"""Free-form (custom) tools of chat completions: functions, text for the client."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -64,9 +62,7 @@ def _custom(tool: object) -> Mapping[str, Any]:
 
 
 def _function(tool: Json) -> Json:
-    """Return a tool as a function; the format of a free-form one is a level deeper than
-    in responses.
-    """
+    """Return a tool as a function; a free-form one's format is a level deeper here."""
     custom = _custom(tool)
     if not custom:
         return tool

@@ -118,9 +118,7 @@ what to do, the beginning of its id.
 
 
 def client_tool(tool: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the function of a tool that the client runs; None for one that only
-    Anthropic runs.
-    """
+    """Return the function of a tool that the client runs; None for Anthropic's."""
     kind = str(tool.get("type", ""))
     for beginning, (description, parameters) in KINDS.items():
         if kind.startswith(beginning):

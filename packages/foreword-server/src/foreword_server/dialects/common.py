@@ -67,9 +67,7 @@ def speculation(answer: Answer) -> dict[str, Any]:
 
 
 def rounds(answer: Answer, choice: Choice) -> dict[str, Any]:
-    """Return the traced rounds of a choice and the rest of its recording, if the
-    request asked for them.
-    """
+    """Return the traced rounds of a choice and its recording, if requested."""
     traced = (
         {"rounds": [one.as_json() for one in choice.rounds]}
         if choice.request.params.trace

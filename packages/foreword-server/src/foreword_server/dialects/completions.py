@@ -38,9 +38,7 @@ FIM = (
     ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
     ("<PRE>", "<SUF>", "<MID>"),
 )
-"""Tokens of models trained to fill in the middle: before the prefix, the suffix and the
-middle.
-"""
+"""Fill-in-the-middle tokens: before the prefix, the suffix and the middle."""
 
 
 class CompletionBody(Sampled):

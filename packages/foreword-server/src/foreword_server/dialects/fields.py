@@ -49,9 +49,7 @@ GENERATION = (
     "length_penalty",
     "num_beams",
 )
-"""Settings that transformers and a body name alike. Unsupported ones are refused by
-name, not ignored.
-"""
+"""Settings that transformers and a body name alike; unsupported ones are refused."""
 
 
 class Body(BaseModel):
@@ -106,17 +104,13 @@ class Body(BaseModel):
     """Fields that hold prompts."""
 
     def forget(self) -> None:
-        """Drop the prompts: an answer may take minutes, and only its translation reads
-        them.
-        """
+        """Drop the prompts, which only the translation of an answer reads."""
         for name in self.LARGE:
             setattr(self, name, "")
         (self.model_extra or {}).clear()
 
     def check_extra(self) -> None:
-        """Raise ApiError 400 for a field that would change the text and is not
-        supported.
-        """
+        """Raise ApiError 400 for an unsupported field that would change the text."""
         for name, value in (self.model_extra or {}).items():
             if name in self.REFUSED and value not in (
                 None,
@@ -135,9 +129,7 @@ class Body(BaseModel):
 
 
 class Speculative(BaseModel):
-    """How this request drafts; the text is the same under every choice with the rule
-    `match`.
-    """
+    """How this request drafts; with the rule `match`, the text is the same."""
 
     model_config = ConfigDict(extra="forbid")
 

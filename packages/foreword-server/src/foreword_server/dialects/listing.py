@@ -24,9 +24,7 @@ def model_list(data: list[dict[str, Any]], http_request: Request) -> dict[str, A
 def described(
     name: str, created: int, http_request: Request, **more: Any
 ) -> dict[str, Any]:
-    """Return a model in the shape of the client that asks; `more`: what OpenAI's
-    clients read besides.
-    """
+    """Return a model in the shape of the client; `more`: what OpenAI's read besides."""
     if ANTHROPIC in http_request.headers:
         at = datetime.fromtimestamp(created, UTC)
         return {

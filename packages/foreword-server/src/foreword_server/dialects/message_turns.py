@@ -58,9 +58,7 @@ def chat_of(body: CountBody) -> Chat:
 
 
 def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return the tools as functions; tools that only a hosted model has are
-    left out.
-    """
+    """Return the tools as functions, but for tools that only a hosted model has."""
     functions = [_function(tool) for tool in tools or ()]
     specs = [one for one in functions if one is not None]
     return [{"type": "function", "function": one} for one in specs] or None
@@ -104,9 +102,7 @@ def messages_of(body: CountBody) -> list[dict[str, Any]]:
 
 
 def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the messages of one turn: tool results first, then text with the calls it
-    made.
-    """
+    """Return the messages of a turn: tool results first, then text with its calls."""
     messages: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
@@ -143,9 +139,7 @@ def _turn(role: str, blocks: list[dict[str, Any]], where: str) -> list[dict[str,
 
 
 def _content(content: Any, where: str) -> str | list[dict[str, Any]]:
-    """Return the content of a message: its text, or a list of parts if it has
-    images.
-    """
+    """Return the content of a message: its text, or a list of parts with images."""
     if not isinstance(content, list) or not any(map(is_image, content)):
         return _text(content, where)
     return [
@@ -166,9 +160,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _words(block: Any, where: str) -> str:
-    """Return the text of a block; one of another kind, which a host's own tool made, is
-    written out.
-    """
+    """Return the text of a block; one that a host's own tool made is written out."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text" and isinstance(block.get("text"), str):
         return block["text"]

@@ -1,6 +1,4 @@
-"""Anthropic's messages, the API that Claude Code uses: POST /v1/messages and
-/v1/messages/count_tokens.
-"""
+"""Anthropic's messages API: POST /v1/messages and /v1/messages/count_tokens."""
 
 import json
 from typing import Any, ClassVar

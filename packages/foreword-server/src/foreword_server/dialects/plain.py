@@ -1,7 +1,5 @@
 """Routes beside generation: models, tokens, health, version, metrics."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Any
 
@@ -103,9 +101,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
     @router.post("/load_model", tags=["models"], openapi_extra=takes(LoadBody))
     async def load_model(http_request: Request) -> Response:
-        """Say that the model is loaded, as `transformers chat` asks before it
-        starts.
-        """
+        """Say that the model is loaded, as `transformers chat` asks at its start."""
         text = await content(http_request)
         body = await service.texts.run(
             http_request.state.tenant, len(text), lambda _: parsed(text, LoadBody)

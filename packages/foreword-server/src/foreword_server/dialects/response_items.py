@@ -1,7 +1,5 @@
 """Input items of OpenAI's responses as chat messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -86,7 +84,9 @@ def _function(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "custom_tool_call":
         value = {"input": item.get("input")}
         return {"name": name, "arguments": json.dumps(value)}
-    about = {name: value for name, value in item.items() if name not in CALL_FIELDS}
+    about = dict(item)
+    for field in CALL_FIELDS:
+        about.pop(field, None)
     name = kind.removesuffix("_call")
     return {"name": name, "arguments": json.dumps(about)}
 
@@ -115,9 +115,7 @@ def _output_of(item: Mapping[str, Any], number: int) -> Any:
 
 
 def _patched(status: object, output: str | None) -> str:
-    """Return the result of a patch: one that was applied may say nothing, one that
-    failed must say so.
-    """
+    """Return the result of a patch; only one that was applied may say nothing."""
     if output and status != "failed":
         return output
     outcome = str(status or "completed")
@@ -135,15 +133,17 @@ def _result_part(part: Any) -> dict[str, Any]:
 
 
 def _content_of(content: Any, number: int) -> str | list[dict[str, Any]]:
-    """Return the content of a message: its text, or a list of parts if there are
-    images.
-    """
+    """Return the content of a message: its text, or a list of parts with images."""
     if not isinstance(content, list) or not any(map(is_image, content)):
         return text_of(content, number)
-    return [
-        part if is_image(part) else {"type": "text", "text": text_of([part], number)}
-        for part in content
-    ]
+
+    def as_part(part: Any) -> dict[str, Any]:
+        if is_image(part):
+            return part
+        text = text_of([part], number)
+        return {"type": "text", "text": text}
+
+    return [as_part(part) for part in content]
 
 
 def text_of(content: Any, number: int) -> str:

@@ -121,9 +121,7 @@ def echoed(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def qualified(name: Any, namespace: Any) -> Any:
-    """Return the name of a tool with that of its namespace, which may end in
-    underscores of its own.
-    """
+    """Return the name of a tool with its namespace, which may end in underscores."""
     if (
         not isinstance(name, str)
         or not isinstance(namespace, str)

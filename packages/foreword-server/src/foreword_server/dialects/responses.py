@@ -1,7 +1,5 @@
 """OpenAI's responses, used by agents such as Codex: POST /v1/responses, stateless."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from time import time
 from typing import Any, ClassVar, Literal
@@ -201,7 +199,9 @@ class ResponsesDialect(Dialect):
         return self._events(self._items[-1].opened())
 
     def _close(self, status: str = "completed") -> bytes:
-        return self._events(self._items[-1].closed(status)) if self._items else b""
+        if not self._items:
+            return b""
+        return self._events(self._items[-1].closed(status))
 
     def _events(self, several: list[tuple[str, dict[str, Any]]]) -> bytes:
         index = len(self._items) - 1

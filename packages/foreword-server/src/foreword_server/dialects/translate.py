@@ -1,7 +1,6 @@
 """Translates a request to a call: prompt tokens, sampling parameters, output parser."""
 
-from __future__ import annotations
-
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,9 @@ from foreword.chats import functions_of
 from foreword.chats.messages import SYSTEM
 from foreword.chats.prompts import Rendered, ids_of
 from foreword.chats.templates import check_known_roles, template_of
-from foreword.errors import ContextExceeded
+from foreword.errors import ContextExceeded, InvalidRequest
+from foreword.structured.rewrite import rewritten
+from foreword.structured.schema import check_schema
 from foreword.types.constraint import CONSTRAINTS
 from foreword_server.answer import Call
 from foreword_server.dialects.fields import Sampled, build, speculation
@@ -33,11 +34,35 @@ from foreword_server.output import (
     reasoning_of,
     structural_tag,
 )
-from foreword_server.output.answer_form import answer_form
+from foreword_server.output.formats.base import Tag
+from foreword_server.output.formats.grammar import json_text
 from foreword_server.service import Named, Service
 
 if TYPE_CHECKING:
     from foreword_server.dialects.messages import MessagesBody
+
+
+def answer_form(sampling: Mapping[str, Any]) -> Tag | None:
+    """Return the format, for xgrammar's structural tags, of the JSON that sampling
+    parameters ask for; None if they ask for none.
+
+    Raises InvalidRequest for a schema that cannot be followed.
+    """
+    if sampling.get("json_object"):
+        return json_text({"type": "object"})
+    value = sampling.get("json_schema")
+    if not value:
+        return None
+    try:
+        schema = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"cannot follow this json_schema: it is not JSON: {error}. Correct it"
+        ) from error
+    schema = rewritten(schema)
+    check_schema(schema)
+    return json_text(schema)
+
 
 ROOM = 8
 """A conversation that loses its oldest messages leaves an eighth of the context for the
@@ -86,7 +111,7 @@ class Translator:
 
     def chat(
         self,
-        body: Sampled | MessagesBody,
+        body: "Sampled | MessagesBody",
         chat: Chat,
         *,
         max_tokens: int | None,
@@ -154,9 +179,7 @@ class Translator:
     def _output(
         self, chat: Chat, prompt: Rendered, sampling: Mapping[str, Any]
     ) -> tuple[Callable[[], OutputParser], dict[str, Any]]:
-        """Return how the output is parsed, and the sampling parameters that
-        make it so.
-        """
+        """Return how the output is parsed, and the sampling parameters for that."""
         tools = self._tools(chat)
         template = template_of(self.tokenizer.chat_template, tools=bool(tools))
         style = self._tool_format(template) if tools else None
@@ -213,7 +236,7 @@ class Translator:
 
     def text(
         self,
-        body: Sampled | MessagesBody,
+        body: "Sampled | MessagesBody",
         prompts: Sequence[Rendered],
         *,
         max_tokens: int | None,
@@ -263,7 +286,7 @@ class Translator:
             generates=max_tokens != 0,
         )
 
-    def _served(self, body: Sampled | MessagesBody, named: Named) -> dict[str, Any]:
+    def _served(self, body: "Sampled | MessagesBody", named: Named) -> dict[str, Any]:
         """Return for whom a request is answered, by which adapter, and how drafted."""
         predicted = body.prediction is not None
         drafting = speculation(body.speculative, named.method, predicted)

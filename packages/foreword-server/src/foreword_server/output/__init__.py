@@ -1,6 +1,4 @@
-"""Outputs: text to events (reasoning, content, tool calls), and grammars that force
-tool calls.
-"""
+"""Outputs: text to events, and grammars that force tool calls."""
 
 from foreword_server.output.choice import allowed_tools, structural_tag
 from foreword_server.output.events import (

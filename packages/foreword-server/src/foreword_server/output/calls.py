@@ -34,9 +34,7 @@ MEMBERS = {
     '"id"': '"id"',
     '"tool_call_id"': '"id"',
 }
-"""Members of a call, as models spell them -> what they are; an object with another
-member is not a call.
-"""
+"""Members of a call, as models spell them -> what they are; no call has others."""
 
 
 class LastCall(Exception):
@@ -101,9 +99,7 @@ class Calls:
             raise LastCall
 
     def arguments(self, name: str) -> Reading[None]:
-        """Begin a call and read the JSON object of its arguments, fragment by
-        fragment.
-        """
+        """Begin a call and read the JSON object of its arguments, piece by piece."""
         if (yield from self.reader.peek()) != "{":
             raise Mismatch
         self.begin(name)

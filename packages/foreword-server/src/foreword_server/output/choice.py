@@ -1,6 +1,4 @@
-"""Tool choice: which tools a request may or must call, as a grammar for constrained
-sampling.
-"""
+"""Tool choice: the tools a request may or must call, as a sampling grammar."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""What an output consists of: content, reasoning, tool calls, and the markup around
-them.
-"""
+"""What an output consists of: content, reasoning, tool calls, and their markup."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

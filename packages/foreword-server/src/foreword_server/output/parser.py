@@ -1,6 +1,4 @@
-"""The parser of one output: reasoning, content and tool calls, from committed text as
-it arrives.
-"""
+"""The parser of one output as it arrives: reasoning, content and tool calls."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -167,9 +165,7 @@ class OutputParser:
 
 
 def _plain(tags: Sequence[str]) -> re.Pattern[str]:
-    """Return the pattern of characters that can neither begin a tag nor be the white
-    space before one.
-    """
+    """Return the pattern of characters that neither begin nor precede a tag."""
     if not tags:
         return re.compile(".+", re.DOTALL)
     return re.compile(f"[^{re.escape(SPACE + ''.join(tag[0] for tag in tags))}]+")

@@ -60,9 +60,7 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 
 
 def self_contained(recordings: Iterable[Shown], title: str = "Foreword") -> str:
-    """Return one HTML page with the recordings, its style and its script, which loads
-    nothing.
-    """
+    """Return one HTML page with the recordings, style and script; it loads nothing."""
     style, script = _text("style.css"), _bundle()
     policy = f"{POLICY}; style-src {_hash(style)}; script-src {_hash(script)}"
     # The parser ends a script at "</script" only; in JSON, "<" may be written as an

@@ -1,7 +1,5 @@
 """Routes of the page at `/`: files, methods, measured costs and what-if replays."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial
@@ -74,9 +72,7 @@ def routes(service: Service) -> APIRouter:
         "/speculation/whatif", tags=["server"], openapi_extra=takes(WhatIfBody)
     )
     async def what_if(http_request: Request) -> Any:
-        """Re-score a recorded answer for other methods, one request at a time, until
-        the client leaves.
-        """
+        """Re-score a recorded answer for other methods, while the client stays."""
         body = await content(http_request)
         if replaying.locked():
             raise ApiError(
@@ -119,9 +115,7 @@ def _replayed(service: Service, body: bytes) -> dict[str, Any]:
 
 
 def described(service: Service) -> dict[str, Any]:
-    """Return the methods that requests may name, and the costs that the default budget
-    works with.
-    """
+    """Return the methods that requests may name, and the default budget's costs."""
     llm, usable = service.llm, [name for name in METHODS if service.can_draft(name)]
     speculator = llm.engine.default
     budget = speculator.budget

@@ -1,7 +1,5 @@
 """ASGI application of a router: its own routes, then its replicas'."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -62,9 +60,7 @@ def build_router(
 
 
 def build_answers(router: Router) -> FastAPI:
-    """Return an application whose replicas answer callers in this process: nothing
-    stands before it.
-    """
+    """Return an application whose replicas answer callers in this process."""
     app = FastAPI(openapi_url=None)
     catch(app, router.reported)
     _add_rest(app, router)
@@ -77,9 +73,7 @@ def _add_state(app: FastAPI, router: Router) -> None:
 
     @routes.get("/health")
     async def health(http_request: Request) -> Response:
-        """Say which replicas are ready; 503 if none is. Names of models are for those
-        who have a key.
-        """
+        """Say which replicas are ready; 503 if none is. Names of models need a key."""
         if not router.models.ready:
             raise ApiError(503, "no replica is ready. Wait, or restart the server")
         known = http_request.state.tenant or not router.settings.keys

@@ -1,7 +1,5 @@
 """Process of a replica: it takes its place, loads, serves, and ends with its router."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from foreword_server.replicas.process import Start
 
 
-def run(start: Start, cores: Place, path: Path, ready: Connection) -> None:
+def run(start: "Start", cores: "Place", path: Path, ready: Connection) -> None:
     """Serve at a path until SIGTERM; SIGINT is the router's. `ready` gets what the
     server says of itself, or why it cannot serve.
     """

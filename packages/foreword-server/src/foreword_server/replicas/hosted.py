@@ -1,7 +1,5 @@
 """One model of a catalog: whether it is loaded, and the memory it takes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence
@@ -17,9 +15,7 @@ from foreword_server.replicas.supervise import Supervisor
 
 GIB = 2**30
 OVERHEAD = 1.2
-"""Memory of a model that was never loaded, by the size of its files: some keys and
-values come on top.
-"""
+"""Memory of a model never loaded, from its files' size: some cache comes on top."""
 PROGRAM = 400 * 2**20
 """Bytes of a process without a model: torch and transformers take so much."""
 Status = Literal["unloaded", "loading", "loaded"]
@@ -36,7 +32,7 @@ class Hosted:
     users: int = 0
     """Requests that it answers, or that wait for its load."""
     loading: asyncio.Task[None] | None = None
-    yields_to: Hosted | None = None
+    yields_to: "Hosted | None" = None
     """The model that waits for its memory: new requests wait for that load first."""
     used: float = 0.0
     """monotonic() at the end of the last one."""
@@ -70,9 +66,7 @@ class Hosted:
 
 
 def at_once(entries: Sequence[Entry], memory: int) -> int:
-    """Return how many processes the memory holds at a time at most: of the smallest
-    models.
-    """
+    """Return how many processes fit into the memory, of the smallest models."""
     count = 0
     for entry in sorted(entries, key=lambda item: Hosted(item).bytes / item.replicas):
         for _ in range(entry.replicas):

@@ -19,9 +19,7 @@ from foreword_server.replicas.supervise import Supervisor
 from foreword_server.wire import PING_SECONDS
 
 FAILED_SECONDS = 300.0
-"""Seconds. A model that could not be loaded is not tried again before: each try may
-unload another one.
-"""
+"""Seconds until a model that failed to load is retried: a try may unload another."""
 TURN_SECONDS = 20.0
 """Seconds that a model waits for memory before new requests of others wait for it."""
 DEFAULT = "default"

@@ -2,8 +2,6 @@
 none reads the memory of another.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform
@@ -152,9 +150,7 @@ def _allowed() -> list[int]:
 
 
 def _nodes(cpus: list[int]) -> dict[int, list[int]]:
-    """Return the processors of each NUMA node that has any, siblings of a core side by
-    side.
-    """
+    """Return the processors of each NUMA node, siblings of a core side by side."""
     nodes = {node: sorted(ids, key=_core) for node, ids in by_node(cpus).items()}
     return nodes or {0: cpus}
 

@@ -19,9 +19,7 @@ from foreword_server.replicas.charges import Charge, charge
 from foreword_server.replicas.prefixes import Prefixes
 
 SLACK = 4
-"""Answers. A replica that has read a prompt may have so many more than the least busy
-one.
-"""
+"""Answers that a replica with the prompt may have more than the least busy one."""
 BLOCKS = 16
 """Blocks of a prompt, 8 KiB or some 2,000 tokens: to read them again costs as much as
 one answer more that shares the forwards.

@@ -1,7 +1,5 @@
 """Server in front of replicas: it keeps limits, keys and log; replicas do the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -76,7 +74,7 @@ class _Routed(Response):
             failure = router.reported(error, scope["state"]["request_id"])
             await self._fail(failure, scope, receive, send)
 
-    async def _answer(self, scope: Scope, body: bytes, pings: Pings) -> None:
+    async def _answer(self, scope: Scope, body: bytes, pings: "Pings") -> None:
         router, state = self._router, scope["state"]
         if router.draining:
             raise stopping()

@@ -15,9 +15,7 @@ from foreword_server.replicas.pool import LONGEST_PAUSE, Asked, Lost, Pool, Repl
 from foreword_server.replicas.process import Process, Start
 
 LONGEST_PATH = 72
-"""Bytes of the path of the system's temporary folder. Linux takes 107 for a socket,
-macOS 103.
-"""
+"""Bytes of the temporary folder's path. Linux takes 107 for a socket, macOS 103."""
 OK = 200
 PROBE_SECONDS = 5.0
 """Seconds between two looks whether a replica answers; an answer takes less."""
@@ -37,9 +35,7 @@ async def lives(replica: Replica) -> bool:
 
 
 def _socket_folder() -> Path:
-    """Make the folder of the sockets: in /tmp where a batch system gives another one
-    with a long path.
-    """
+    """Make the folder of the sockets: in /tmp where the usual one has a long path."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_PATH:
         folder = "/tmp"

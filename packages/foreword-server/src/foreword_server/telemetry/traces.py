@@ -5,8 +5,6 @@ models, below the client's span if a `traceparent` header names one. An answer a
 spans for its queue, its prompt and its tokens. No span holds a prompt or an answer.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class Traces:
         self._provider.add_span_processor(exporter)
         self._tracer = self._provider.get_tracer(SERVICE, __version__)
 
-    def begin(self, scope: Scope, headers: Mapping[str, str]) -> Traced | None:
+    def begin(self, scope: Scope, headers: Mapping[str, str]) -> "Traced | None":
         """Return the span of a request; None where its path is not traced."""
         method, decision = scope["method"], scope["state"]["decision"]
         route = decision.route

@@ -1,8 +1,4 @@
-"""`foreword train acceptance`: options and output of the training in
-foreword_train.methods.acceptance.
-"""
-
-from __future__ import annotations
+"""`foreword train acceptance`: options and output of training its model."""
 
 import json
 import sys

@@ -1,8 +1,4 @@
-"""`foreword data`: options and output of the data preparation in
-foreword_train.data.
-"""
-
-from __future__ import annotations
+"""`foreword data`: options and output of data preparation in foreword_train.data."""
 
 import json
 import sys
@@ -104,7 +100,7 @@ def regenerate(
     started = shown = perf_counter()
     with LineProgress(quiet=as_json) as show:
 
-        def progress(tally: Tally) -> None:
+        def progress(tally: "Tally") -> None:
             nonlocal shown
             now = perf_counter()
             if tally.records < len(records) and now - shown < PERIOD:

@@ -1,7 +1,5 @@
 """`foreword train`: options, progress and output of the trainings in foreword.train."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -178,9 +176,7 @@ def _shared(
 
 
 def _command(kind: type[TrainOptions]) -> Callable[..., None]:
-    """Return the command that trains one kind of drafter, with its own options and the
-    shared ones.
-    """
+    """Return the command that trains one kind of drafter, with all its options."""
 
     def command(**values: Any) -> None:
         _train(kind, values)
@@ -208,9 +204,7 @@ def _command(kind: type[TrainOptions]) -> Callable[..., None]:
 
 
 def _naming(name: str) -> dict[str, Any]:
-    """Return names and check of `draft`, a model or a head to start from; of another
-    option, nothing.
-    """
+    """Return names and check of `draft`, a model or a head to start from, else none."""
     is_draft = name == "draft"
     return {"names": "--draft -d", "check": early.model} if is_draft else {}
 
@@ -265,9 +259,7 @@ def _filled(kind: type[Dataclass], values: dict[str, Any]) -> Dataclass:
 
 
 class TrainProgress:
-    """Progress of a training on stderr: a bar on a terminal, a line per evaluation in a
-    pipe.
-    """
+    """Progress of a training on stderr: a bar on a terminal, lines in a pipe."""
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
         from rich.progress import (
@@ -296,14 +288,14 @@ class TrainProgress:
         self._steps = steps
         self._rows: list[float] = []  # when the first ones came, in seconds
 
-    def __enter__(self) -> TrainProgress:
+    def __enter__(self) -> "TrainProgress":
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: "Row") -> None:
         """Show one step."""
         self._tokens += row.tokens
         self._estimate(row)
@@ -324,7 +316,7 @@ class TrainProgress:
             description=f"{loss}held out: {self._scores}",
         )
 
-    def _estimate(self, row: Row) -> None:
+    def _estimate(self, row: "Row") -> None:
         """After the first step of this run, say how long the others take."""
         if len(self._rows) == FIRST_ROWS or self._console.is_terminal:
             return
@@ -338,12 +330,12 @@ class TrainProgress:
             )
 
 
-def _write(report: TrainReport, out: Path, as_json: bool) -> None:
+def _write(report: "TrainReport", out: Path, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
         return
 
-    def accepted(row: Metrics) -> str:
+    def accepted(row: "Metrics") -> str:
         return " ".join(f"{value.mid:.2f}" for value in row.acceptance)
 
     columns = (

@@ -1,6 +1,4 @@
-"""On-policy data: continuations written by the drafter in training (DistillSpec, Zhou
-et al. 2024).
-"""
+"""On-policy data: continuations by the drafter in training (DistillSpec, 2024)."""
 
 from itertools import count
 

@@ -2,8 +2,6 @@
 the order of the blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,9 +29,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces side by side, padded; each is read on its own, since its positions start
-    at 0.
-    """
+    """Pieces side by side, padded; each is read alone, with positions from 0."""
 
     tokens: Int[Tensor, "*batch length"]
     positions: Int[Tensor, "*batch length"]
@@ -41,7 +37,7 @@ class Block:
     """True for a training target that has a token before it in its piece."""
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], length: int) -> Block:
+    def of(cls, pieces: Sequence[Piece], length: int) -> "Block":
         """Return one block; the pieces must fit.
 
         Padding is a piece of its own with nothing to learn.
@@ -72,7 +68,7 @@ class Block:
         ]
         return [piece for piece in cut if any(piece.learnt)]
 
-    def to(self, device: torch.device) -> Block:
+    def to(self, device: torch.device) -> "Block":
         """Return the block on a device."""
         return Block(
             self.tokens.to(device), self.positions.to(device), self.learnt.to(device)
@@ -92,9 +88,7 @@ class Encoder:
     """Tokenizer of records, in the form that the target reads when it serves."""
 
     def __init__(self, tokenizer: Tokenizer, eos: frozenset[int]) -> None:
-        """`eos` are the ids that end a text; tokens that a template puts after them are
-        never learnt.
-        """
+        """`eos` ends a text; tokens that a template puts after it are never learnt."""
         if not tokenizer.is_fast:
             raise InvalidRequest(
                 "cannot find the answers in a text: the tokenizer is slow. Use a fast "
@@ -160,9 +154,7 @@ class Encoder:
         learnt: list[bool],
         span: tuple[int, int],
     ) -> None:
-        """Mark the tokens that begin inside a span of text, up to the first that ends a
-        text.
-        """
+        """Mark the tokens that begin in a span of text, up to the first end."""
         for index, start in enumerate(starts):
             if span[0] <= start < span[1]:
                 learnt[index] = True

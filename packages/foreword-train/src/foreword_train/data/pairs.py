@@ -83,9 +83,7 @@ def source_of(tokenizer: Tokenizer, record: Record) -> list[int]:
 
 
 def check_pair(record: Record) -> None:
-    """Raise InvalidRequest unless a record is for an encoder-decoder: a source, then at
-    most one answer.
-    """
+    """Raise InvalidRequest unless a record is a source, then at most one answer."""
     roles = [role for role, _ in record.turns]
     if not roles or roles[0] == ANSWERS or ANSWERS in roles[:-1]:
         raise InvalidRequest(

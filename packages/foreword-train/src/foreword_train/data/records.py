@@ -1,6 +1,4 @@
-"""Training records: checked JSON lines, each a conversation or a text, and their
-held-out split.
-"""
+"""Training records: checked JSON lines, conversations or texts, and their split."""
 
 import gzip
 import json

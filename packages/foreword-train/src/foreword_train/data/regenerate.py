@@ -156,9 +156,7 @@ def _answers(
 
 
 def _spots(record: Record) -> list[int]:
-    """Return the indices of the answers among the turns; the end, if there is
-    none yet.
-    """
+    """Return the indices of the answers among the turns; the end without any."""
     return [
         place for place, (role, _) in enumerate(record.turns) if role == ANSWERS
     ] or [len(record.turns)]

@@ -4,8 +4,6 @@ distribution alone, and its calibration.
 learned.py uses the result.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -31,9 +29,7 @@ from foreword_train.losses import agreement, overlap
 from foreword_train.methods.lm import load
 
 HEATS = (0.3, 0.5, 0.7, 1.0, 1.3)
-"""Temperatures at which sampled draft tokens are measured; one formula serves them and
-those between.
-"""
+"""Temperatures at which sampled draft tokens are measured, for all between too."""
 RIDGE = 1e-4
 """L2 penalty. Keeps weights small where the data does not determine them."""
 BINS = 15
@@ -64,17 +60,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Features of the draft's distributions, and acceptance probabilities of draft
-    tokens from them.
-    """
+    """Features of the draft's distributions, and acceptance probabilities from them."""
 
     features: Float[Tensor, "rows features"]
     kept: Float[Tensor, "rows"]
 
     def fit(self) -> LogisticModel:
-        """Fit a logistic regression by maximum likelihood, with shares in place of
-        outcomes (Cox 1958).
-        """
+        """Fit a logistic regression by maximum likelihood, on shares (Cox 1958)."""
         mean = self.features.mean(0)
         spread = self.features.std(0).clamp_min(1e-3)
         scaled = (self.features - mean) / spread
@@ -98,9 +90,7 @@ class Samples:
         return LogisticModel(*(tuple(one.tolist()) for one in values))
 
     def evaluate(self, model: LogisticModel) -> dict[str, float]:
-        """Return the model's expected calibration error here, in bins of equal size,
-        and Brier scores.
-        """
+        """Return the calibration error, in bins of equal size, and Brier scores."""
         predicted = model.probability(self.features)
         order = predicted.argsort()
         wrong = predicted - self.kept
@@ -227,9 +217,7 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
 
 
 def _logits(pair: tuple[HFModel, HFModel], block: Block) -> tuple[Tensor, Tensor]:
-    """Return both models' logits where a learnt token comes next, cut to the tokens
-    that both have.
-    """
+    """Return both models' logits before learnt tokens, cut to their shared tokens."""
     inputs: dict[str, Any] = {
         "input_ids": block.tokens,
         "position_ids": block.positions,

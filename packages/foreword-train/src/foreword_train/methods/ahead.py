@@ -2,8 +2,6 @@
 of them, with its metrics.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -123,7 +121,7 @@ class BlockTask(TrainTask):
         predictions = self._predict(module, block, spread=False)
         return self._weighted(predictions, self.losses(predictions), block)
 
-    def losses(self, predictions: Predictions) -> Float[Tensor, "valid"]:
+    def losses(self, predictions: "Predictions") -> Float[Tensor, "valid"]:
         """Return the loss of every prediction."""
         return self.compared(predictions.target, predictions.draft)
 
@@ -141,7 +139,7 @@ class BlockTask(TrainTask):
             **means,
         }
 
-    def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
+    def metrics(self, predictions: "Predictions") -> dict[str, Float[Tensor, ""]]:
         """Return means over the predictions in a block."""
         acceptance, same = accepted(predictions.target, predictions.draft)
         table = acceptance.new_zeros(predictions.valid.shape).masked_scatter(
@@ -159,7 +157,7 @@ class BlockTask(TrainTask):
         return means
 
     def _weighted(
-        self, predictions: Predictions, losses: Float[Tensor, "valid"], block: Block
+        self, predictions: "Predictions", losses: Float[Tensor, "valid"], block: Block
     ) -> Float[Tensor, ""]:
         if self._decay:
             weights = torch.exp(-predictions.depth / self._decay)
@@ -186,7 +184,9 @@ class BlockTask(TrainTask):
         """Choose the anchors of a forward, evenly spread for a measurement."""
         return pick(block, self._anchors, self.draft_tokens, spread=spread)
 
-    def _predict(self, module: nn.Module, block: Block, *, spread: bool) -> Predictions:
+    def _predict(
+        self, module: nn.Module, block: Block, *, spread: bool
+    ) -> "Predictions":
         block, outputs = self.read_target(block, self._states)
         anchors = self.anchors(block, spread=spread)
         valid = anchors.valid

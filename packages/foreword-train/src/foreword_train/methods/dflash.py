@@ -1,10 +1,4 @@
-"""Training of a DFlash head (arXiv 2602.06036); the block task itself is in masked.py
-and ahead.py.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""Training of a DFlash head (arXiv 2602.06036); see masked.py and ahead.py."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,16 +7,12 @@ from foreword.draft.heads.dflash import DFlashHead
 from foreword.model.executors.torch.hooks import apply_lm_head
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.methods.masked import MaskedBlockTask, new_head, trainable
+from foreword_train.registry import DFlashOptions
 from foreword_train.task import TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import DFlashOptions
 
 
 class DFlashTask(MaskedBlockTask):
-    """Task of a head that predicts every token of a block independently of
-    the others.
-    """
+    """Task of a head that predicts every token of a block on its own."""
 
     def __init__(self, context: TrainContext, options: DFlashOptions) -> None:
         head = _head(context, options)

@@ -4,10 +4,6 @@ before, and their confidence.
 The block task itself is in masked.py and ahead.py.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -20,10 +16,8 @@ from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.losses import compare, overlap
 from foreword_train.methods.ahead import Predictions
 from foreword_train.methods.masked import MaskedBlockTask, new_head, trainable
+from foreword_train.registry import DSparkOptions
 from foreword_train.task import TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import DSparkOptions
 
 
 class DSparkTask(MaskedBlockTask):
@@ -60,9 +54,7 @@ class DSparkTask(MaskedBlockTask):
         )
 
     def metrics(self, predictions: Predictions) -> dict[str, Float[Tensor, ""]]:
-        """Add the mean absolute error and the bias of the predicted acceptance
-        probability.
-        """
+        """Add the mean absolute error and bias of the predicted acceptance."""
         metrics = super().metrics(predictions)
         confidence = self._confidence(predictions)
         if confidence is None:

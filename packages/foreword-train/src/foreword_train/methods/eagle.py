@@ -4,8 +4,6 @@
 After Li et al. 2025 (arXiv 2503.01840), section 3.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
@@ -26,14 +24,10 @@ from foreword_train.task import TrainContext, seeded
 
 
 class HeadTraining(UnrolledTask):
-    """Task that trains a head to predict its target several tokens ahead; the target
-    runs on the fly.
-    """
+    """Task that trains a head to predict its target several tokens ahead."""
 
     def __init__(self, context: TrainContext, options: EagleOptions) -> None:
-        """Raises InvalidRequest or ModelError where the head and the target
-        do not fit.
-        """
+        """Raises InvalidRequest or ModelError if head and target do not fit."""
         self.head: EagleHead = _head(context, options)
         super().__init__(
             context,
@@ -52,7 +46,9 @@ class HeadTraining(UnrolledTask):
 
     def embed(self, tokens: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows hidden"]:
         table = self.head.embed_tokens
-        return super().embed(tokens) if table is None else table(tokens)
+        if table is None:
+            return super().embed(tokens)
+        return table(tokens)
 
 
 def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
@@ -75,12 +71,11 @@ def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
 
 
 def new(context: TrainContext, options: EagleOptions) -> EagleHead:
-    """Create a float32 head of the target's sizes that starts with the target's LM
-    head.
-    """
+    """Create a float32 head of the target's sizes that starts with its LM head."""
     config = context.target.config.get_text_config()
     count, size = layer_count(config), config.hidden_size
     heads = config.num_attention_heads
+    context_length = getattr(config, "max_position_embeddings", 32768)
     llama = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=size,
@@ -90,7 +85,7 @@ def new(context: TrainContext, options: EagleOptions) -> EagleHead:
         num_key_value_heads=kv_heads(config),
         head_dim=head_dim(config),
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
-        max_position_embeddings=getattr(config, "max_position_embeddings", 32768),
+        max_position_embeddings=context_length,
         rope_parameters=_rope(config),
     )
     vocab = min(options.draft_vocab, config.vocab_size)
@@ -129,9 +124,7 @@ def _states(spec: str | None, layers: int) -> tuple[int, ...]:
 
 
 def _rope(config: PreTrainedConfig) -> dict[str, object]:
-    """Return the target's RoPE where it depends on the position alone and is the same
-    in every layer.
-    """
+    """Return the target's RoPE if it depends on position alone, alike in all layers."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("default", "llama3", "linear"):
         return dict(rope)

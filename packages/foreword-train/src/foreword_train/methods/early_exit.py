@@ -5,13 +5,11 @@ The loss compares with the target as it was, in place of the data's tokens, so t
 last layer stays what it was.
 """
 
-from __future__ import annotations
-
 import copy
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +26,8 @@ from foreword.model.layers import layer_count, layers_of
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
 from foreword_train.methods.lm import load
+from foreword_train.registry import EarlyExitOptions
 from foreword_train.task import TrainContext, TrainTask, accepted
-
-if TYPE_CHECKING:
-    from foreword_train.registry import EarlyExitOptions
 
 
 class ExitModel(nn.Module):
@@ -96,9 +92,7 @@ class EarlyExitTask(TrainTask):
     """
 
     def __init__(self, context: TrainContext, options: EarlyExitOptions) -> None:
-        """Raises InvalidRequest for exits that the target does not have, and rates out
-        of range.
-        """
+        """Raises InvalidRequest for exits the target lacks, and rates out of range."""
         target = context.target
         if getattr(target, "_is_stateful", False):
             raise ModelError(
@@ -174,9 +168,7 @@ class EarlyExitTask(TrainTask):
 
 
 def _exits(value: str | None, layers: int) -> tuple[int, ...]:
-    """Return the exits of an option, in order; None = after every layer but the
-    last.
-    """
+    """Return the exits of an option, in order; None = all layers but the last."""
     if value is None:
         return tuple(range(1, layers))
     try:
@@ -218,9 +210,7 @@ def _kept(
 def _head(
     model: HFModel, hidden: Float[Tensor, "rows hidden"]
 ) -> Float[Tensor, "rows vocab"]:
-    """Return the logits of hidden states after the final norm, as the model's own
-    forward scales them.
-    """
+    """Return the logits of normed hidden states, scaled as the model's are."""
     states = BaseModelOutputWithPast(last_hidden_state=hidden[None])
     shape = 1, len(hidden)
     tokens = hidden.new_zeros(shape, dtype=torch.int64)

@@ -35,9 +35,7 @@ from foreword_train.task import TrainContext, TrainTask, accepted, seeded
 
 
 class Distillation(TrainTask):
-    """Task that trains a draft model on the target's next-token distribution, computed
-    on the fly.
-    """
+    """Task that trains a draft model on the target's next-token distribution."""
 
     def __init__(
         self, context: TrainContext, options: LmOptions, module: HFModel | None = None
@@ -86,9 +84,7 @@ class Distillation(TrainTask):
         return self.compared(target, draft).sum()
 
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:
-        """Return the loss, acceptance at temperature 1 (1 - TV), and acceptance at 0
-        (same argmax).
-        """
+        """Return the loss, acceptance at temperature 1 (1 - TV), and at 0 (argmax)."""
         target, draft = self._logits(module, block)
         acceptance, same = accepted(target, draft)
         return {
@@ -144,9 +140,7 @@ def write(
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a layout that copies the model, a transformers checkpoint already, with
-    its tokenizer.
-    """
+    """Return a layout that copies the model, in transformers' form, with tokenizer."""
     start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
     return copied(checkpoint, target, engine, start)
 
@@ -201,9 +195,7 @@ def _initial_model(context: TrainContext, options: LmOptions) -> HFModel:
 
 
 def given_model(context: TrainContext, source: str | Path) -> HFModel:
-    """Load a draft model, float32. Raises VocabularyMismatch for another tokenizer than
-    the target's.
-    """
+    """Load a draft model, float32. Raises VocabularyMismatch for another tokenizer."""
     if context.tokenizer is not None:
         theirs = load_tokenizer(source, trust_remote_code=context.trusted)
         check_same(context.tokenizer, theirs)

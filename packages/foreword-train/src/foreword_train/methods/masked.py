@@ -2,11 +2,9 @@
 frozen target (arXiv 2602.06036).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,16 +19,12 @@ from foreword.model.head_layers import Qwen3Config
 from foreword.model.layers import layers_of
 from foreword_train.data.packing import Block
 from foreword_train.methods.ahead import Anchors, BlockTask
+from foreword_train.registry import MaskedBlock
 from foreword_train.task import TargetOutputs, TrainContext, seeded
-
-if TYPE_CHECKING:
-    from foreword_train.registry import MaskedBlock
 
 
 class MaskedHeadModule(nn.Module):
-    """A head over many blocks at once; each block attends to its own context and
-    itself.
-    """
+    """A head over many blocks at once; each attends to its context and itself."""
 
     def __init__(self, head: MaskedHead) -> None:
         super().__init__()
@@ -44,9 +38,7 @@ class MaskedHeadModule(nn.Module):
         places: Int[Tensor, "batch rows"],
         seen: Bool[Tensor, "batch rows keys"],
     ) -> Float[Tensor, "batch rows hidden"]:
-        """`seen` masks, for every row, first the context tokens and then the rows that
-        it may attend to.
-        """
+        """`seen` masks by row: context tokens, then rows that it may attend to."""
         batch = len(states)
 
         def apart(rows: Tensor) -> Tensor:
@@ -110,9 +102,7 @@ class MaskedBlockTask(BlockTask):
 def _seen(
     block: Block, anchors: Int[Tensor, "batch anchors"], rows: int
 ) -> Bool[Tensor, "batch rows keys"]:
-    """Mask of the tokens before the anchor in its own record, and of the rows of the
-    same block.
-    """
+    """Mask of the tokens before the anchor in its record, and of its block's rows."""
     length, count = block.tokens.shape[1], anchors.shape[1]
     piece = (block.positions == 0).cumsum(1)
     index = torch.arange(length, device=anchors.device)
@@ -242,9 +232,7 @@ def target_layers(depth: int, count: int) -> tuple[int, ...]:
 
 
 def mask_of(context: TrainContext) -> int:
-    """Return the tokenizer's mask token; else one that never precedes another: padding,
-    or end of text.
-    """
+    """Return the mask token, else padding or end of text: none precedes another."""
     ids = (
         getattr(context.tokenizer, name, None)
         for name in ("mask_token_id", "pad_token_id")

@@ -4,10 +4,7 @@ state of the frozen target.
 The task of predicting tokens after anchors is in ahead.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -19,10 +16,8 @@ from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.data.packing import Block
 from foreword_train.methods.ahead import Anchors, BlockTask
+from foreword_train.registry import MedusaOptions
 from foreword_train.task import TargetOutputs, TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import MedusaOptions
 
 
 class MedusaTask(BlockTask):

@@ -2,10 +2,8 @@
 (FastMTP: arXiv 2509.18362), by unrolled steps.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +17,8 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.torch.hooks import lm_head_weight
 from foreword.model.layers import layer_count, layers_of
 from foreword_train.methods.unrolled import UnrolledTask
+from foreword_train.registry import MtpOptions
 from foreword_train.task import TrainContext, seeded
-
-if TYPE_CHECKING:
-    from foreword_train.registry import MtpOptions
 
 ATTENTION = "foreword-unrolled"
 """Name of the attention function below."""
@@ -85,9 +81,7 @@ class MtpTask(UnrolledTask):
     """Task of one layer, which begins as the target's last layer."""
 
     def __init__(self, context: TrainContext, options: MtpOptions) -> None:
-        """Raises InvalidRequest or ModelError where the layer and the target do not
-        fit.
-        """
+        """Raises InvalidRequest or ModelError if layer and target do not fit."""
         self.head = _head(context, options)
         weight = lm_head_weight(context.target)
         if weight is None:
@@ -107,9 +101,7 @@ class MtpTask(UnrolledTask):
 
 
 def _head(context: TrainContext, options: MtpOptions) -> MtpHead:
-    """Return the layer to train, in float32: a given one, the target's, or a new
-    one.
-    """
+    """Return the layer to train, in float32: a given, the target's, or a new one."""
     if options.unroll < 1:
         raise InvalidRequest(
             f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
@@ -129,9 +121,7 @@ def _head(context: TrainContext, options: MtpOptions) -> MtpHead:
 
 
 def _begun(context: TrainContext) -> MtpHead:
-    """Return a new layer: the target's last one, which reads the sum of embedding and
-    state.
-    """
+    """Return a new layer: the target's last, on the sum of embedding and state."""
     hf: Any = context.target
     head = new(hf).to_empty(device=context.target.device).float()
     last: Any = layers_of(hf)[-1]

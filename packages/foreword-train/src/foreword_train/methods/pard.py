@@ -5,12 +5,9 @@ Mask rows stand after every place of a text. Deeper ones are dropped for most pl
 (conditional drop-token), so that a forward has about three rows a token.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,10 +28,8 @@ from foreword_train.data.pairs import forward_inputs
 from foreword_train.methods.ahead import Anchors, BlockTask, pick
 from foreword_train.methods.lm import check_draft, copied, given_model, write
 from foreword_train.methods.masked import mask_of
+from foreword_train.registry import PardOptions
 from foreword_train.task import TargetOutputs, TrainContext
-
-if TYPE_CHECKING:
-    from foreword_train.registry import PardOptions
 
 MEASURED = 64
 """Places. Most per block that a measurement reads, with masks of every depth."""
@@ -47,9 +42,7 @@ Rows = Int[Tensor, "batch rows"]
 
 @dataclass(frozen=True, slots=True)
 class MaskRows:
-    """Mask rows of blocks, which follow the rows of the text in a forward; unused ones
-    come last.
-    """
+    """Mask rows of blocks, after the rows of the text; unused ones come last."""
 
     places: Rows
     """Index of the last known token; -1 in an unused row."""
@@ -59,7 +52,7 @@ class MaskRows:
     """Row of the forward that predicts each token after an anchor, where valid."""
 
     @classmethod
-    def after(cls, anchors: Anchors, length: int) -> MaskRows:
+    def after(cls, anchors: Anchors, length: int) -> "MaskRows":
         """Return a row for each valid token after the first one, which the text's own
         row predicts; `length` = rows of the text.
         """
@@ -128,9 +121,7 @@ class MaskTraining(BlockTask):
     """
 
     def __init__(self, context: TrainContext, options: PardOptions) -> None:
-        """Raises InvalidRequest or ModelError where options, draft and target do not
-        fit.
-        """
+        """Raises InvalidRequest or ModelError if options and models do not fit."""
         _check(options)
         draft = _draft(context, options)
         super().__init__(

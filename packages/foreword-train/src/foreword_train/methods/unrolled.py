@@ -18,15 +18,11 @@ from foreword_train.data.packing import Block
 from foreword_train.task import TrainContext, TrainTask, accepted
 
 FADE = 0.8
-"""Loss weight of a step relative to the one before: later steps are reached more
-rarely.
-"""
+"""Loss weight of a step relative to the one before, which is reached more often."""
 
 
 class Unrolled(nn.Module):
-    """A head that reads its own hidden states, step after step, as it does when
-    drafting.
-    """
+    """A head that reads its own hidden states, step by step, as when drafting."""
 
     def __init__(self, head: nn.Module, steps: int) -> None:
         """`head`: as for `UnrolledTask`."""

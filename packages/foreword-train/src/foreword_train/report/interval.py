@@ -1,7 +1,5 @@
 """An estimate and its interval, by samples drawn with replacement."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +20,7 @@ class Interval:
     high: float
 
     @classmethod
-    def of(cls, mid: float, resampled: Sequence[float] | np.ndarray) -> Interval:
+    def of(cls, mid: float, resampled: Sequence[float] | np.ndarray) -> "Interval":
         """Return an estimate with the interval of its values on resampled data."""
         low, high = np.quantile(resampled, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
         return cls(float(low), float(mid), float(high))

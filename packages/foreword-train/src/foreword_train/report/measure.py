@@ -1,8 +1,4 @@
-"""Measurement of a trained draft: acceptance by its target on held-out prompts, in the
-engine.
-"""
-
-from __future__ import annotations
+"""Acceptance of a trained draft by its target on held-out prompts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,15 +30,11 @@ Most and fewest that are answered where their number follows the training.
 SHORT = 16
 """Tokens. Longest answer after the shortest training."""
 EACH = 16
-"""Trained tokens for each measured one, so that measuring takes less time than training
-did.
-"""
+"""Trained tokens for each measured one: measuring takes less time than training."""
 WAVE = 8
 """Prompts answered at a time; progress is shown after each."""
 TRIAL = 8
-"""Share of the longest answer that is written to estimate the time: one in so many
-tokens.
-"""
+"""Share of the longest answer that is written to estimate the time: one in so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +56,7 @@ class Questions:
         """Most prompts that are answered."""
         return MOST if self.prompts is None else self.prompts
 
-    def after(self, trained: int) -> Questions:
+    def after(self, trained: int) -> "Questions":
         """Return the size after a training of so many tokens: after a short one fewer
         prompts, and shorter answers.
         """
@@ -187,9 +179,7 @@ def _fitting(llm: LLM, prompts: Sequence[Prompt], questions: Questions) -> list[
 
 
 def _trial(llm: LLM, prompts: Sequence[Prompt], questions: Questions) -> float:
-    """Return the estimated seconds of one wave of answers, from the first tokens of the
-    first one.
-    """
+    """Return the estimated seconds of a wave of answers, from its first tokens."""
     tokens = max(1, questions.tokens // TRIAL)
     begun = perf_counter()
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
@@ -210,9 +200,7 @@ class _Answered:
         self._begun = perf_counter()
 
     def announce(self, wave: float) -> None:
-        """Say what is measured, and how long that takes if a wave of prompts takes
-        `wave` seconds.
-        """
+        """Say what is measured, and how long if a wave takes `wave` seconds."""
         waves = -(-self._prompts // WAVE) * len(self._questions.temperatures)
         heats = " and ".join(f"{heat:g}" for heat in self._questions.temperatures)
         self._note(

@@ -1,7 +1,5 @@
 """Metrics of a trained draft with intervals: acceptance by depth, domain by domain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,9 +23,7 @@ class Metrics:
     prompts: int
     tokens_per_pass: Interval
     acceptance: tuple[Interval, ...]
-    """Share of draft tokens accepted at depth 1, 2, …, of the rounds that had one
-    there.
-    """
+    """Share of draft tokens accepted at depth 1, 2, …, of rounds that had one."""
 
 
 @dataclass(frozen=True, slots=True)

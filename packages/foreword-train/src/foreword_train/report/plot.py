@@ -15,9 +15,7 @@ INK, FAINT = "#22303c", "#d9dee3"
 
 
 def draw(report: TrainReport, rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG: acceptance by depth on the left, acceptance and loss by step on the
-    right.
-    """
+    """Write a PNG: acceptance by depth, and acceptance and loss by step."""
     figure = Figure(figsize=(10, 3.6), dpi=150)
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
@@ -32,9 +30,7 @@ def draw(report: TrainReport, rows: Sequence[Row], path: Path) -> None:
 
 
 def _depths(panel: Axes, report: TrainReport) -> None:
-    """Plot all domains together in colour with intervals, and each of them faintly
-    behind.
-    """
+    """Plot all domains together in colour with intervals, each faintly behind."""
     heats = sorted({row.temperature for row in report.metrics})
     for row in report.metrics:
         colour = COLOURS[heats.index(row.temperature) % len(COLOURS)]

@@ -2,8 +2,6 @@
 the loops never block.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -70,9 +68,7 @@ class AsyncLLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Complete every prompt, as `LLM.generate` does; all prompts are checked before
-        any starts.
-        """
+        """Complete every prompt, as `LLM.generate` does; all are checked first."""
         deltas: dict[int, list[Delta]] = {}
         async with self.submit(per_prompt(listed(prompts), params)) as job:
             async for request, delta in job:
@@ -137,9 +133,7 @@ class AsyncLLM:
     async def score(
         self, prompt: Prompt, top: int = 0, adapter: str | None = None
     ) -> list[TokenLogprob | None]:
-        """Return the log-probability of each prompt token, as `LLM.score` does, between
-        two rounds.
-        """
+        """Return each prompt token's log-probability, as `LLM.score` does."""
         prompt, _ = await self._read(prompt, None)
         loop = asyncio.get_running_loop()
         scored: asyncio.Future[list[TokenLogprob | None]] = loop.create_future()
@@ -226,16 +220,12 @@ class AsyncLLM:
         return job is not None
 
     def end(self, request: Request) -> None:
-        """End one request of a job before its next round; the committed
-        tokens stay.
-        """
+        """End a request of a job before its next round; committed tokens stay."""
         self._call_in_thread(partial(self.llm.session.forget, request))
 
     @property
     def alive(self) -> bool:
-        """Whether requests can run: not closed, and the thread, once started, has not
-        ended.
-        """
+        """Whether requests can run: not closed, and the thread has not ended."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
     async def close(self) -> None:
@@ -248,7 +238,7 @@ class AsyncLLM:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def __aenter__(self) -> AsyncLLM:
+    async def __aenter__(self) -> "AsyncLLM":
         return self
 
     async def __aexit__(
@@ -262,9 +252,7 @@ class AsyncLLM:
     async def _read(
         self, prompt: Prompt, params: SamplingParams | None
     ) -> tuple[Prompt, SamplingParams | None]:
-        """Tokenize the texts of a request in another thread, so that rounds go on
-        meanwhile.
-        """
+        """Tokenize the texts of a request in another thread, while rounds go on."""
         if not has_texts(prompt, params):
             return prompt, params
         read, params = await asyncio.to_thread(self.llm.session.read, prompt, params)

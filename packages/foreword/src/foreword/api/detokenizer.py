@@ -1,6 +1,4 @@
-"""Incremental detokenization: whole characters only, and never a part of a
-stop string.
-"""
+"""Incremental detokenization: whole characters, never a part of a stop string."""
 
 from collections.abc import Callable, Collection
 from functools import partial
@@ -130,9 +128,7 @@ class CharacterStream:
 
 
 class StopFilter:
-    """Filter that ends text at the first stop string and holds back what may be the
-    beginning of one.
-    """
+    """Filter that ends text at the first stop string, and holds back its beginning."""
 
     __slots__ = ("_held", "_include", "_longest", "_stop")
 
@@ -161,9 +157,7 @@ class StopFilter:
         return cut(text, self._stop, self._include)
 
     def _beginning(self, text: str) -> int:
-        """Return the length of the longest suffix of `text` that is a proper prefix of
-        a stop string.
-        """
+        """Return the length of `text`'s longest suffix that begins a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stop):
@@ -184,9 +178,7 @@ def first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
 
 
 def cut(text: str, stop: tuple[str, ...], include: bool = False) -> str:
-    """Return everything before the first stop string, or up to its end: the reference
-    for a whole text.
-    """
+    """Return all before the first stop string, or up to its end: the reference."""
     match = first_stop(text, stop)
     if match is None:
         return text
@@ -195,9 +187,7 @@ def cut(text: str, stop: tuple[str, ...], include: bool = False) -> str:
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool) -> Decode:
-    """Return `tokenizer.decode` without clean-up of spaces; the Rust tokenizer's own if
-    there is one.
-    """
+    """Return `tokenizer.decode` without clean-up of spaces, in Rust if it can be."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return partial(backend.decode, skip_special_tokens=skip_special_tokens)

@@ -111,9 +111,7 @@ def resolve(
     future: asyncio.Future[list[TokenLogprob | None]],
     compute: Callable[[], list[TokenLogprob | None]],
 ) -> None:
-    """Compute in this thread and hand the result, or the error, to the
-    future's loop.
-    """
+    """Compute in this thread; hand the result or the error to the future's loop."""
     try:
         settle = partial(future.set_result, compute())
     except Exception as error:  # noqa: BLE001 - the caller raises it

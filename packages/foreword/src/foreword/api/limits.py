@@ -2,8 +2,6 @@
 token ids the vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,13 +51,11 @@ class RequestLimits:
         return min(self.longest_prompt, pool.limit)
 
     def room(self, prompt: int) -> int:
-        """Return the most tokens of an answer to a prompt of this many tokens; below 1,
-        there is none.
-        """
+        """Return an answer's most tokens after so many of its prompt; below 1, none."""
         return self.context - _begun(prompt, self.target.seq2seq)
 
     def check(
-        self, tokens: Sequence[int], params: SamplingParams, rules: Seq2Seq | None
+        self, tokens: Sequence[int], params: SamplingParams, rules: "Seq2Seq | None"
     ) -> None:
         """Check a prompt and its parameters, with the rules of an encoder-decoder of
         text.
@@ -126,7 +122,7 @@ class RequestLimits:
         )
 
     def _check_cache(
-        self, prompt: int, params: SamplingParams, rules: Seq2Seq | None
+        self, prompt: int, params: SamplingParams, rules: "Seq2Seq | None"
     ) -> None:
         pool = self.target.backend.pool
         if pool is None or pool.limit is None:
@@ -143,6 +139,6 @@ class RequestLimits:
             )
 
 
-def _begun(prompt: int, rules: Seq2Seq | None) -> int:
+def _begun(prompt: int, rules: "Seq2Seq | None") -> int:
     """Return the tokens in the context where the answer begins."""
     return prompt if rules is None else len(rules.start)

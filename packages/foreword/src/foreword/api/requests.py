@@ -1,8 +1,4 @@
-"""From prompts to requests, and on to completions: tokenize prompts, render chats,
-check parameters.
-"""
-
-from __future__ import annotations
+"""From prompts to requests and completions: tokenize, render chats, check."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +96,7 @@ class Requests:
         return cast("Future[object]", self._grammars.submit(params))
 
     @property
-    def _grammars(self) -> Grammars:
+    def _grammars(self) -> "Grammars":
         with self._lock:
             if self._compiler is None:
                 from foreword.structured.compiler import Grammars
@@ -189,9 +185,9 @@ class Requests:
 
     def render(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        template_options: Options | None = None,
+        messages: "Sequence[Message]",
+        tools: "Sequence[Tool] | None" = None,
+        template_options: "Options | None" = None,
     ) -> Rendered:
         """Return the prompt of a conversation, with tools that the model may call: its
         token ids; with images, an ImagePrompt.
@@ -301,7 +297,7 @@ class Requests:
         )
 
     @property
-    def _sight(self) -> Vision:
+    def _sight(self) -> "Vision":
         """Return what reads images; loaded when it is first needed.
 
         Raises InvalidRequest where there is none.
@@ -327,9 +323,7 @@ class Requests:
     def _rendering(
         self, images: int
     ) -> tuple[Callable[..., Any], Callable[..., Rendered], object]:
-        """Return how a chat becomes text and how it becomes tokens, and the chat
-        template.
-        """
+        """Return how a chat becomes text and tokens, and the chat template."""
         from foreword import chats
 
         tokenizer: Any = self.tokenizer
@@ -343,7 +337,7 @@ class Requests:
         encode = partial(chats.encoded, tokenizer, like_processor=self._sees)
         return tokenizer.apply_chat_template, encode, tokenizer.chat_template
 
-    def _rules(self, language: str) -> Seq2Seq | None:
+    def _rules(self, language: str) -> "Seq2Seq | None":
         """Return the rules of an encoder-decoder whose answer begins as that language
         does, if one is given.
         """

@@ -3,8 +3,6 @@
 Any thread may call it. Rounds hold one lock; texts are read under another, meanwhile.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -56,10 +54,8 @@ class Session:
         self._running: dict[int, Request] = {}
         self._process = os.getpid()
 
-    def beside(self, engine: Engine) -> Session:
-        """Return a session on another engine of the same target, with requests read in
-        the same way.
-        """
+    def beside(self, engine: Engine) -> "Session":
+        """Return a session on another engine of the target, with the same reading."""
         return Session(
             engine, self._speculators, self._requests, self.tokenizer, self.method
         )
@@ -96,9 +92,7 @@ class Session:
         return requests
 
     def build(self, prompt_and_params: PromptAndParams) -> list[Request]:
-        """Return the requests of what `read` returned, not yet queued. The caller holds
-        the lock.
-        """
+        """Return the requests of what `read` returned. The caller holds the lock."""
         return self._requests.build(*prompt_and_params)
 
     def load(self, params: SamplingParams) -> Future[Drafter] | None:
@@ -321,9 +315,7 @@ class Session:
 
 
 def completed(request: Request, deltas: Sequence[Delta], method: str) -> Completion:
-    """Return the completion of a request that was drafted by `method`, from all its
-    deltas.
-    """
+    """Return the completion of a request drafted by `method`, from its deltas."""
     logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
     return Completion(
         text="".join(delta.text for delta in deltas),

@@ -4,8 +4,6 @@ changes the text.
 Inputs are costs, distributions and outcomes; models and draft methods are out of scope.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from foreword.budget.adaptive import AdaptiveBudget

@@ -7,8 +7,6 @@ is exact under every rule. Draft tokens that were chosen, not drawn, may also be
 by their own probabilities (`trim`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -83,7 +81,7 @@ class AdaptiveBudget(DraftBudget):
         super().from_text(source)
         return lambda measure: cls(measure())
 
-    def anew(self) -> AdaptiveBudget:
+    def anew(self) -> "AdaptiveBudget":
         return AdaptiveBudget(self._measured, self.costs)
 
     @property

@@ -2,8 +2,6 @@
 the fixed budget.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ class DraftBudget(ABC):
     """
 
     @classmethod
-    def from_text(cls, source: str) -> Callable[[Measure], DraftBudget]:
+    def from_text(cls, source: str) -> "Callable[[Measure], DraftBudget]":
         """Return a factory from the text after the name and a colon. It makes the
         policy for a target whose forwards a `Measure` measures; the default ignores it.
 
@@ -41,7 +39,7 @@ class DraftBudget(ABC):
             )
         return lambda _: cls()
 
-    def anew(self) -> DraftBudget:
+    def anew(self) -> "DraftBudget":
         """Return a policy with the same settings and costs for one of several methods:
         this one, if it learns nothing of a method.
         """
@@ -76,7 +74,7 @@ class DraftBudget(ABC):
         """
         return draft
 
-    def learn(self, request: Request, outcome: RoundResult) -> None:  # noqa: B027 - a hook, empty by default
+    def learn(self, request: Request, outcome: "RoundResult") -> None:  # noqa: B027 - a hook, empty by default
         """Receive the outcome of a round for a request."""
 
     def release(self, request: Request) -> None:  # noqa: B027 - a hook, empty by default

@@ -5,8 +5,6 @@ Knows numbers alone: no models, no drafters and no clock. Times are in rounds of
 decoding of the same batch, so that a slow hour slows both sides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,9 +45,7 @@ three times as long is tried once in twenty texts, for the machine may have been
 LONG = 256
 """Rounds of plain decoding after which a text counts as new."""
 TRIAL = 3
-"""Rounds of plain decoding that time it; the first one finds the weights of a draft
-model in the caches.
-"""
+"""Rounds of plain decoding that time it; the first finds the draft in the caches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +108,7 @@ class Choice:
         self._texts = [0.0] * methods
         """By method: texts that it began; old ones count less."""
 
-    def start_from(self, other: Choice) -> None:
+    def start_from(self, other: "Choice") -> None:
         """Begin with what requests of another kind have shown."""
         for mine, known in zip(self.agreement, other.agreement, strict=True):
             mine.recall(known.rates)
@@ -163,9 +159,7 @@ class Choice:
         agreement.add(depth, accepted)
 
     def looked(self, text: Text, gain: float) -> None:
-        """Record what the best draft that was looked up should gain; 0 where none was
-        found.
-        """
+        """Record what the best draft looked up should gain; 0 if there was none."""
         text.gain += LOOKED * (gain - text.gain)
         self.gained += LOOKED_ON_ALL * (gain - self.gained)
 
@@ -176,9 +170,7 @@ class Choice:
     # ---- predict
 
     def reached(self, text: Text, method: int) -> Iterator[float]:
-        """Yield, by depth, the probability that a draft on this text is accepted so
-        far.
-        """
+        """Yield, by depth, the probability that a draft is accepted so far."""
         odds = text.by_method[method].odds()
         reached = 1.0
         for rate in self.agreement[method].rates:
@@ -186,9 +178,7 @@ class Choice:
             yield reached
 
     def expected(self, text: Text, method: int, depth: int) -> float:
-        """Return the tokens of a draft of this depth that are expected to be
-        accepted.
-        """
+        """Return the tokens of a draft of this depth expected to be accepted."""
         total, reached = 0.0, 1.0
         for at, reached in enumerate(self.reached(text, method)):
             if at == depth:

@@ -1,8 +1,4 @@
-"""Seconds of a forward by its number of rows: measured beforehand, and corrected in
-use.
-"""
-
-from __future__ import annotations
+"""Seconds of a forward by its rows: measured beforehand, corrected in use."""
 
 import math
 from collections.abc import Mapping
@@ -45,9 +41,7 @@ class Costs:
         """Rows -> seconds, as asked for since the last correction."""
 
     def seconds(self, rows: int) -> float:
-        """Return the expected seconds, interpolated between measured row counts and
-        extrapolated beyond.
-        """
+        """Return the expected seconds, between or beyond the measured row counts."""
         known = self._known.get(rows)
         if known is None:
             known = self._known[rows] = interpolated(rows, self._rows, self._base)

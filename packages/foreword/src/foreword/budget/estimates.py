@@ -2,8 +2,6 @@
 on one, and what its rounds take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,9 +24,7 @@ third of the target's size, 0.01 for a small one.
 MEMORY = 0.98
 """Weight of the past in the acceptance on all texts, per round: about fifty."""
 RECALLED = 8.0
-"""Rounds. Weight of an acceptance that was measured in another process, or on requests
-of another kind.
-"""
+"""Rounds. Weight of an acceptance measured in another process or kind of request."""
 FIRST_GAIN = 0.2
 """Tokens. What drafts that are looked up gain in a round before any."""
 LOOKED, LOOKED_ON_ALL = 0.1, 0.02
@@ -79,9 +75,7 @@ class Agreement:
         self.rates = rates
 
     def calibrate(self, expected: float, accepted: int) -> None:
-        """Record how many draft tokens were expected to be accepted, and how many
-        were.
-        """
+        """Record how many draft tokens were expected to be accepted, and were."""
         self._expected = MEMORY * self._expected + expected
         self._accepted = MEMORY * self._accepted + accepted
 
@@ -100,9 +94,7 @@ class Agreement:
 
 @dataclass(slots=True)
 class OnText:
-    """Acceptance of a method's draft tokens on one text, beside all texts; old tokens
-    fade.
-    """
+    """Acceptance of a method's draft tokens on one text and on all; old tokens fade."""
 
     tried: float = 0.0
     accepted: float = 0.0
@@ -118,9 +110,7 @@ class OnText:
             self.expected = DECAY * self.expected + rates[min(at, DEPTHS - 1)]
 
     def odds(self) -> float:
-        """Return the odds of acceptance on this text over those on all texts, shrunk
-        toward 1.
-        """
+        """Return the odds of acceptance on this text over all, shrunk toward 1."""
         if not self.tried:
             return 1.0
         usual = min(max(self.expected / self.tried, 0.01), 0.99)
@@ -138,13 +128,9 @@ class Price:
     drafting: LinearCost = field(default_factory=LinearCost)
     """What proposing takes, by the levels of drafts: forwards of a draft model."""
     unread: LinearCost = field(default_factory=LinearCost)
-    """What reading takes, by the tokens that another one wrote: the drafter reads them
-    first.
-    """
+    """Seconds of reading, by tokens that another drafter wrote and this one reads."""
     is_warm: bool = False
-    """Whether a round is over: the first one of a process takes longer than any later
-    one.
-    """
+    """Whether a round is over: the first of a process takes longer than others."""
     before: float = 0.0
     """What the round before took."""
 

@@ -1,7 +1,5 @@
 """The schedule of transformers: a draft length that follows the last outcome."""
 
-from __future__ import annotations
-
 from foreword.budget.base import DraftBudget, RoundResult
 from foreword.types import Request
 

@@ -1,8 +1,4 @@
-"""What is known of methods, kept by machine and target, so that a new process does not
-learn it anew.
-"""
-
-from __future__ import annotations
+"""What is known of methods, by machine and target, for new processes."""
 
 import atexit
 import math
@@ -32,13 +28,11 @@ def kind_name(rule: str, budget: str, sort: tuple[bool, bool], bits: int) -> str
 
 
 class KeptStates:
-    """Values (`Choice.state`) by (kind of request, method), of one target on one
-    machine.
-    """
+    """Values (`Choice.state`) by (kind of request, method) of a target here."""
 
     folder: ClassVar[Path | None] = None
     """Folder of the files; None = the cache."""
-    opened: ClassVar[dict[object, KeptStates]] = {}
+    opened: ClassVar["dict[object, KeptStates]"] = {}
     """One a file, in this process."""
 
     def __init__(self, values: CachedValues) -> None:
@@ -53,7 +47,7 @@ class KeptStates:
                 }
 
     @classmethod
-    def of(cls, key: Mapping[str, Any]) -> KeptStates:
+    def of(cls, key: Mapping[str, Any]) -> "KeptStates":
         """Return the values kept under a key: the machine, and what the speed of the
         target's forwards depends on.
         """

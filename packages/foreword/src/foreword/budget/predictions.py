@@ -2,8 +2,6 @@
 and their calibration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,9 +26,7 @@ round of few does not cut the next.
 STEPS = 12
 """Rounds in which the number can grow from nothing to the largest tree."""
 FLOOR = 0.8
-"""Highest floor on probabilities. A higher one could stop all drafting, and then never
-sink again.
-"""
+"""Highest floor on probabilities: a higher one could stop drafting for good."""
 
 
 def largest(cost: Mapping[int, float]) -> int:

@@ -3,8 +3,6 @@
 They read the distribution that follows a prefix, never a sample from it.
 """
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Float
@@ -94,9 +92,7 @@ class AdaEdlBudget(SvipBudget):
     """
 
     SHARE = 0.2
-    """gamma: the acceptance probability is assumed to be at least
-    1 - sqrt(gamma H(q)).
-    """
+    """gamma: the acceptance probability is taken as 1 - sqrt(gamma H(q)) or more."""
     THRESHOLD = 0.4
     """lambda at the start."""
     TARGET = 0.9

@@ -21,9 +21,7 @@ class CutArguments(dict[str, Any]):
 
 
 def cut_arguments(text: str) -> CutArguments | None:
-    """Return the arguments of a text that ends inside of a JSON object; None for any
-    other text.
-    """
+    """Return the arguments of a text cut inside a JSON object, else None."""
     for beginning in _closed(text):
         try:
             value = json.loads(beginning)

@@ -18,9 +18,7 @@ HIDDEN = ("type", "id", "status", "cache_control", "encrypted_content", "signatu
 
 
 def as_text(part: Mapping[str, Any]) -> str:
-    """Return what a part holds, in words where it has some, else as JSON after its
-    kind.
-    """
+    """Return what a part holds, in words if it has some, else as JSON."""
     kind = str(part.get("type"))
     if kind == "document":
         return _document(part)

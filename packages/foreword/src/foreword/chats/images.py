@@ -204,9 +204,7 @@ def _opened(content: bytes) -> Any:
 
 
 def _decoded(content: bytes) -> Any:
-    """Return the picture that these bytes encode, in RGB and turned as its metadata
-    say.
-    """
+    """Return the picture of these bytes, in RGB and turned as its metadata say."""
     picture = _opened(content)
     from PIL import ImageOps
 
@@ -222,9 +220,7 @@ def _decoded(content: bytes) -> Any:
 
 
 def _upright(picture: Any) -> Any:
-    """Return a picture in RGB, turned as its metadata say; the caller's own is left as
-    it is.
-    """
+    """Return a copy of a picture in RGB, turned as its metadata say."""
     from PIL import ImageOps
 
     try:

@@ -2,8 +2,6 @@
 called in JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import pairwise
@@ -51,7 +49,9 @@ def instructed(
         if last["role"] == "tool":
             content = f"{plain.pop()['content']}\n{content}"
         plain.append({"role": "user", "content": content})
-    return system_first(plain, [instruction(functions)]) if functions else plain
+    if not functions:
+        return plain
+    return system_first(plain, [instruction(functions)])
 
 
 def _called(turn: Turn) -> str:

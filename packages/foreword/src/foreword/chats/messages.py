@@ -1,6 +1,4 @@
-"""Messages of a conversation, checked, and in the one shape that chat
-templates share.
-"""
+"""Messages of a conversation, checked, in the shape that chat templates share."""
 
 import json
 import reprlib
@@ -15,9 +13,7 @@ from foreword.chats.prompts import check_texts, is_list
 from foreword.errors import InvalidRequest
 
 Message = Mapping[str, object]
-"""{"role": "user", "content": "…"}, as OpenAI's chat API has it; content may be a list
-of parts.
-"""
+"""{"role": "user", "content": "…"} of OpenAI's chat API; content may be parts."""
 Parts = list[dict[str, object]]
 """Content of a checked message: its texts and images, in order."""
 Turn = dict[str, Any]

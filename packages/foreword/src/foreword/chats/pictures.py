@@ -39,9 +39,7 @@ class UnreadPicture(PIL.Image.Image):
             raise InvalidRequest(f"cannot render {self.place}: {error}") from error
 
     def load(self) -> Any:
-        """Decode the picture and keep it, for code that uses its pixels like any other
-        picture's.
-        """
+        """Decode the picture and keep it, for code that uses its pixels."""
         if self._im is None:
             picture = self.decoded()
             self.im, self._size = picture.im, picture.size

@@ -15,9 +15,7 @@ from torch import Tensor
 from foreword.errors import InvalidRequest, check_unicode
 
 DEPTH = 200
-"""Levels of nesting in a message or a tool: far more than any has, and less than
-Python's stack.
-"""
+"""Levels of nesting in a message or a tool: more than any has, less than a stack."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

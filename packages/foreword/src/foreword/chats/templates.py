@@ -2,8 +2,6 @@
 that it may ask for.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string
@@ -112,9 +110,7 @@ def named_roles(template: str) -> set[str]:
 
 
 def check_known_roles(messages: Sequence[Message], template: str) -> None:
-    """Raise InvalidRequest for a role that neither OpenAI's chat API nor the template
-    has.
-    """
+    """Raise InvalidRequest for a role of neither OpenAI's chat API nor the template."""
     known = {*API_ROLES, *named_roles(template)}
     for number, message in enumerate(messages, 1):
         role = message.get("role")
@@ -172,9 +168,7 @@ def in_parts(turns: Sequence[Turn], render: Callable[..., object]) -> list[Turn]
 
 
 def _known_role(turn: Turn, template: str) -> Turn:
-    """Return the turn; a developer's is the system's where the template does not name
-    developers.
-    """
+    """Return the turn; a developer's is the system's if the template has none."""
     if turn["role"] == "developer" and "developer" not in named_roles(template):
         return {**turn, "role": "system"}
     return turn
@@ -226,9 +220,7 @@ def _singly(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _short_ids(turn: Turn) -> Turn:
-    """Return the turn with ids of calls of 9 letters and digits, equal where they were
-    equal.
-    """
+    """Return the turn with call ids of 9 letters and digits, equal if they were."""
     if turn.get("tool_calls"):
         calls = [{**call, "id": _short(call.get("id"))} for call in turn["tool_calls"]]
         return {**turn, "tool_calls": calls}

@@ -1,7 +1,5 @@
 """`foreword chat`: a conversation in the terminal, with slash commands."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping
@@ -102,7 +100,7 @@ def chat(
     conversation.run()
 
 
-def _tokenizer(model: str, *, trusted: bool) -> Tokenizer:
+def _tokenizer(model: str, *, trusted: bool) -> "Tokenizer":
     """Return the tokenizer of a model, before its weights are loaded.
 
     Raises InvalidRequest for one without a chat template.
@@ -138,15 +136,15 @@ def loaded(file: Path) -> list[dict[str, str]]:
 class Conversation:
     """State and commands of one conversation."""
 
-    llm: LLM
+    llm: "LLM"
     sampling: Sampling
-    params: SamplingParams
+    params: "SamplingParams"
     system: str | None
     """System message of the conversation."""
     colour: bool
     stats: bool
     history: list[dict[str, str]] = field(default_factory=list)
-    last: Answer | None = None
+    last: "Answer | None" = None
     images: list[Path] = field(default_factory=list)
     """Images before the first question."""
 
@@ -340,9 +338,7 @@ def _read_message() -> str | None:
 
 
 def _read_line(prompt: str) -> str | None:
-    """Read one line, with editing and history on a terminal; None at the end
-    of input.
-    """
+    """Read one line, with editing and history on a terminal; None at the end."""
     try:
         if not sys.stdin.isatty():
             return sys.stdin.readline() or None

@@ -1,7 +1,5 @@
 """`foreword generate`: options, input and output of completions for one prompt."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import sys
@@ -135,7 +133,7 @@ def _check_template(chat: bool | None, *, needed: bool) -> None:
         )
 
 
-def _check_output(params: SamplingParams, *, as_json: bool, answers: int) -> None:
+def _check_output(params: "SamplingParams", *, as_json: bool, answers: int) -> None:
     """Raise InvalidRequest for an output that could not be written."""
     if params.logprobs is not None and not as_json:
         raise InvalidRequest(
@@ -157,12 +155,12 @@ def seeds(first: int | None, count: int) -> list[int]:
 
 
 def read(
-    llm: LLM,
+    llm: "LLM",
     text: PromptText,
     chat: bool | None,
     system: str | None,
     images: list[Path] | None = None,
-) -> Rendered:
+) -> "Rendered":
     """Return the token ids of the prompt, in the chat template or unchanged."""
     if chat is None:
         chat = system is not None or bool(images or llm.tokenizer.chat_template)
@@ -173,9 +171,9 @@ def read(
 
 
 def _write(
-    llm: LLM,
-    ids: Rendered,
-    params: SamplingParams,
+    llm: "LLM",
+    ids: "Rendered",
+    params: "SamplingParams",
     *,
     as_json: bool,
     record: Path | None,

@@ -2,8 +2,6 @@
 your own texts.
 """
 
-from __future__ import annotations
-
 import codecs
 import gzip
 import io
@@ -222,7 +220,7 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in start
 
 
-def _write(out: Path, meta: Meta, skipped: list[Path], as_json: bool) -> None:
+def _write(out: Path, meta: "Meta", skipped: list[Path], as_json: bool) -> None:
     size = sum(path.stat().st_size for path in out.iterdir())
     facts = {
         "datastore": str(out),

@@ -1,8 +1,4 @@
-"""`foreword inspect`: the backend of a model, the reason for it, and the cost of
-forwards.
-"""
-
-from __future__ import annotations
+"""`foreword inspect`: a model's backend, its reason, and the cost of forwards."""
 
 import json
 import sys
@@ -69,7 +65,7 @@ def inspect(
     render.stdout().print(_table(cost, llm.target.context))
 
 
-def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
+def _model(llm: "LLM", *, as_json: bool) -> dict[str, object]:
     from foreword.model.model import NO_LIMIT
 
     target = llm.target
@@ -94,7 +90,7 @@ def _model(llm: LLM, *, as_json: bool) -> dict[str, object]:
 
 
 def _quantized(
-    llm: LLM, weights: str | None, kv: str | None
+    llm: "LLM", weights: str | None, kv: str | None
 ) -> dict[str, dict[str, float]]:
     """Quantize the target; return its KL divergence from what it was, by domain, and
     with `kv` in long texts too.
@@ -113,7 +109,7 @@ def _quantized(
     return {"kl_divergence": divergences}
 
 
-def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def _tokens(llm: "LLM", messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Return a prompt's tokens, in the chat template of the model if it has one."""
     from foreword.chats.prompts import ids_of
 
@@ -122,7 +118,7 @@ def _tokens(llm: LLM, messages: Sequence[Mapping[str, str]]) -> list[int]:
     return list(llm.tokenizer(messages[-1]["content"])["input_ids"])
 
 
-def _milliseconds(cost: Cost) -> dict[str, object]:
+def _milliseconds(cost: "Cost") -> dict[str, object]:
     """Return the milliseconds of a pass by tokens read, and per token of context; None
     if not measured.
     """
@@ -143,14 +139,14 @@ def _milliseconds(cost: Cost) -> dict[str, object]:
     }
 
 
-def _context_measured(cost: Cost) -> bool:
+def _context_measured(cost: "Cost") -> bool:
     """Return whether the cost of context was measured; a short context or a model
     without rollback prevents it.
     """
     return bool(cost.per_token or cost.per_token_and_row)
 
 
-def _table(cost: Cost, context: int) -> Table[int]:
+def _table(cost: "Cost", context: int) -> Table[int]:
     long = min(cost.context + 1000, context - max(cost.seconds))
     columns = [
         Column[int]("tokens read", str),
@@ -169,10 +165,8 @@ def _table(cost: Cost, context: int) -> Table[int]:
     return Table(list(cost.seconds), columns, look=look)
 
 
-def _head(llm: LLM, draft: str) -> dict[str, object]:
-    """Load a trained head for the target and return what its config says; empty for a
-    draft model.
-    """
+def _head(llm: "LLM", draft: str) -> dict[str, object]:
+    """Load a trained head and return what its config says; empty for a draft model."""
     from foreword.draft import default_method, method
     from foreword.draft.heads.loading import trained_for
 
@@ -187,7 +181,7 @@ def _head(llm: LLM, draft: str) -> dict[str, object]:
     }
 
 
-def _vocabulary(llm: LLM, draft: str, *, trusted: bool) -> tuple[bool, str]:
+def _vocabulary(llm: "LLM", draft: str, *, trusted: bool) -> tuple[bool, str]:
     from foreword.errors import VocabularyMismatch
     from foreword.model import check_same, load_tokenizer
 

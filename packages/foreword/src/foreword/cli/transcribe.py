@@ -1,8 +1,4 @@
-"""`foreword transcribe`: what is said in sound files, as text, as segments with times,
-or as JSON.
-"""
-
-from __future__ import annotations
+"""`foreword transcribe`: what sound files say, as text, as segments or as JSON."""
 
 import json
 import sys
@@ -29,9 +25,7 @@ THRESHOLDS = {
     "logprob_threshold": -1.0,
     "no_speech_threshold": 0.6,
 }
-"""Values that transformers documents for Whisper. The first applies to token ids, not
-to text.
-"""
+"""Values that transformers documents for Whisper. The first is of ids, not text."""
 
 Files = Annotated[
     list[Path],
@@ -152,7 +146,9 @@ def transcribe(
             shown.update(bar, advance=1)
 
 
-def _write(file: Path, result: Transcript, *, timestamps: bool, as_json: bool) -> None:
+def _write(
+    file: Path, result: "Transcript", *, timestamps: bool, as_json: bool
+) -> None:
     if as_json:
         sys.stdout.write(
             json.dumps({"file": str(file), **asdict(result)}, ensure_ascii=False) + "\n"
@@ -174,7 +170,7 @@ def _clock(seconds: float) -> str:
     )
 
 
-def _summary(file: Path, result: Transcript, seconds: float) -> str:
+def _summary(file: Path, result: "Transcript", seconds: float) -> str:
     stats = result.stats
     parts = [
         file.name,

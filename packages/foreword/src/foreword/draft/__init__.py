@@ -70,9 +70,7 @@ def _found(name: MethodName) -> type[Drafter] | MethodSpec:
 
 
 def _once(members: tuple[MethodName, ...]) -> tuple[MethodName, ...]:
-    """Return the members. Raises InvalidRequest if there are none, or one is named
-    twice.
-    """
+    """Return the members. Raises InvalidRequest for none, or one named twice."""
     if not members:
         raise InvalidRequest("cannot join no methods: name the members in the brackets")
     twice = [one for at, one in enumerate(members) if one in members[:at]]
@@ -85,9 +83,7 @@ def _once(members: tuple[MethodName, ...]) -> tuple[MethodName, ...]:
 
 
 def check_seq2seq(name: str, target: str) -> None:
-    """Raise InvalidRequest for a method that cannot draft for the encoder-decoder
-    called `target`.
-    """
+    """Raise InvalidRequest for a method that cannot draft for `target`."""
     if method(name).about.seq2seq:
         return
     usable = [one for one in METHODS.own if method(one).about.seq2seq]

@@ -11,9 +11,7 @@ MEMORY = 0.99
 
 
 class AcceptanceEstimate:
-    """Acceptance probability per kind of draft token, as the mean of a Beta posterior
-    with decay.
-    """
+    """Acceptance probability by kind of draft token: a Beta mean with decay."""
 
     __slots__ = ("_accepted", "_tried")
 

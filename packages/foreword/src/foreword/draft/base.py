@@ -4,8 +4,6 @@ makes sampled ones).
 Knows batches and distributions; knows nothing about the target, the rule or the engine.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +34,7 @@ class Drafter(ABC):
     it from the registry.
     """
     reads_target: bool = False
-    """It reads the target's scores, or shares its keys, and not only the text and
-    `hidden_layers`.
-    """
+    """It reads the target's scores or keys, not only text and `hidden_layers`."""
 
     hidden_layers: tuple[int, ...] = ()
     """The target's hidden states that it reads, numbered as in transformers: 0 = the
@@ -51,7 +47,7 @@ class Drafter(ABC):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> Drafter:
+    ) -> "Drafter":
         """Make a drafter for a target.
 
         The default takes no source and needs nothing.

@@ -39,9 +39,7 @@ def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:
 
 
 def _check_trees(draft: Draft, budgets: list[int], vocab: int) -> None:
-    """Raise ValueError unless there is a tree of draft tokens for each request, within
-    its budget.
-    """
+    """Raise ValueError unless each request has a draft tree within its budget."""
     trees = draft.trees
     if len(trees) != len(budgets):
         raise ValueError(
@@ -85,9 +83,7 @@ def _check_trees(draft: Draft, budgets: list[int], vocab: int) -> None:
 
 
 def check_probs(draft: Draft) -> None:
-    """Raise ValueError unless every draft token comes with a distribution that can
-    produce it.
-    """
+    """Raise ValueError unless a distribution can produce each draft token."""
     if draft.probs is None:
         return
     for row, tree in enumerate(draft.trees):

@@ -5,8 +5,6 @@ It tracks which part of its KV cache is committed text; tree/drafter.py grows th
 tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,9 +51,7 @@ class _Memory:
     """
 
     def remember(self, tree: DraftTree) -> None:
-        """Record that these draft tokens were read after the committed text, in this
-        order.
-        """
+        """Record that these draft tokens were read after the text, in this order."""
         pairs = zip(tree.parents, tree.tokens, strict=True)
         self.draft_tokens = {pair: node for node, pair in enumerate(pairs)}
 
@@ -112,7 +108,7 @@ class LanguageModelDrafter(ModelDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> LanguageModelDrafter:
+    ) -> "LanguageModelDrafter":
         if source is None:
             raise InvalidRequest(
                 "cannot load this method: it needs a draft model. Give draft='folder "

@@ -8,9 +8,7 @@ from foreword.types import Batch, Draft
 
 
 class NoDrafter(Drafter):
-    """Drafter without draft tokens: every round emits the one token that the target
-    adds.
-    """
+    """Drafter without draft tokens: every round emits the target's one token."""
 
     about = OWN_METHODS["none"]
 

@@ -30,9 +30,7 @@ Block = Float[Tensor, "draft_tokens vocab"]
 
 
 class MaskBlocks(BlockPredictor[Read]):
-    """Blocks of a draft model: the logits of the last committed token and of masks
-    after it.
-    """
+    """Blocks of a draft model: the logits of the last token and of masks after it."""
 
     def __init__(self, model: Model, mask: int, missing: int = 0) -> None:
         """`mask`: id of the mask token. `missing`: tokens that only the target has."""

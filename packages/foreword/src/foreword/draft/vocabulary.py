@@ -74,9 +74,7 @@ def over_target_vocab(
     tokens: Int[Tensor, "draft_vocab"],
     vocab: int,
 ) -> Float[Tensor, "kept vocab"]:
-    """Scatter draft-vocabulary logits to the target's token ids; all other entries are
-    -inf.
-    """
+    """Scatter draft-vocabulary logits to the target's ids; all others are -inf."""
     if logits.shape[1] == vocab:
         return logits
     return logits.new_full((len(logits), vocab), -torch.inf).index_copy_(

@@ -1,7 +1,5 @@
 """The choices among methods by kind of request, and what is kept of them on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import partial
 

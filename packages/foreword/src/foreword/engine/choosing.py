@@ -2,8 +2,6 @@
 should write them fastest, or to plain decoding (budget/choice.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -391,7 +389,7 @@ def _levels(sub_batch: SubBatch) -> int:
     return sum(sub_batch.depths)
 
 
-def _looker(members: Sequence[Member]) -> Looker | None:
+def _looker(members: Sequence[Member]) -> "Looker | None":
     """Return what looks drafts up, if a member does."""
     if not any(member.looks_up for member in members):
         return None

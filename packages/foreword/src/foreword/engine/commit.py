@@ -2,8 +2,6 @@
 inside an accepted draft.
 """
 
-from __future__ import annotations
-
 from foreword.types import Delta, Origin, Request, TokenLogprob
 
 
@@ -14,9 +12,7 @@ def commit(
     logprobs: list[TokenLogprob],
     drafted: int,
 ) -> Delta:
-    """Append `tokens` up to the first that ends the request; later ones are
-    discarded.
-    """
+    """Append `tokens` up to the first that ends the request; discard later ones."""
     committed: list[int] = []
     pieces: list[str] = []
     for token in tokens:
@@ -41,9 +37,7 @@ def commit(
 
 
 def _append_text(request: Request, token: int) -> str:
-    """Return the text that a new token makes final; set finish_reason if it ends the
-    request.
-    """
+    """Return the text that a new token makes final; set finish_reason at an end."""
     reader, params = request.reader, request.params
     if token in params.stop_token_ids or (
         token in request.eos and not params.ignore_eos

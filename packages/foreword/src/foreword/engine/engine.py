@@ -5,8 +5,6 @@ The engine works on token ids only; it contains no text handling and no code for
 single drafting method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter

@@ -2,8 +2,6 @@
 answered with a pause.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator
@@ -15,9 +13,7 @@ from foreword.errors import named
 from foreword.types import Request
 
 FAULTS = 3
-"""Faults, without `CLEAN` clean rounds in between, that pause a drafter for all
-requests.
-"""
+"""Faults that pause a drafter for all, without `CLEAN` clean rounds in between."""
 CLEAN = 64
 """Rounds. Drafting rounds without a fault that reset the fault count."""
 PAUSE, LONGEST = 256, 65_536
@@ -83,9 +79,7 @@ class Failures:
     def record(
         self, error: Exception, request: Request | None = None, *, quiet: bool = False
     ) -> None:
-        """Turn drafting off for a request; after `FAULTS` failures in a row, pause it
-        for all.
-        """
+        """Turn drafting off for a request, and after `FAULTS` failures for all."""
         self.last = named(error)
         if request is not None:
             self.turn_off(request)

@@ -2,8 +2,6 @@
 when one must give way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from jaxtyping import Float
@@ -65,9 +63,7 @@ class KVCache:
         hidden: Float[Tensor, "tokens features"],
         layers: Sequence[int],
     ) -> None:
-        """Keep the hidden states of tokens that were just read, for later texts that
-        begin alike.
-        """
+        """Keep the hidden states of tokens just read, for texts that begin alike."""
         if (pool := self._target.backend.pool) is not None:
             pool.keep_hidden(request.id, request.cached, hidden, layers)
 
@@ -120,9 +116,7 @@ class KVCache:
         return Load(running, waiting, self.preemptions, *counts)
 
     def _rows(self, request: Request) -> int:
-        """Return the rows that a request takes in the next round it writes in, or
-        reserves.
-        """
+        """Return the rows that a request takes in the round, written or reserved."""
         pool = self._target.backend.pool
         if pool is not None and pool.adjacent:
             return pool.room(request.prompt + request.params.max_tokens + NODES)

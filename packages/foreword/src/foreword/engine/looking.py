@@ -2,20 +2,15 @@
 them, or leaves them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from foreword.budget.choice import Choice, Speeds, Text
+from foreword.engine.member import Member
 from foreword.engine.reading import Allowance
 from foreword.estimators import running_mean
 from foreword.types import DraftTree, Request
-
-if TYPE_CHECKING:
-    from foreword.engine.member import Member
 
 Load = tuple[int, float]
 """Requests that write in a round, and its expected seconds without draft tokens."""
@@ -52,9 +47,7 @@ class Lookup:
 
 
 class Looker:
-    """Looks drafts up: where they pay, and within a share of the time where they do
-    not.
-    """
+    """Looks drafts up where they pay, else within a share of the time."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
@@ -149,7 +142,11 @@ class Looker:
         self._drafts.get(request.id, {}).pop(number, None)
 
     def _settle(
-        self, request: Request, choice: Choice, text: Text, drafts: dict[int, Lookup]
+        self,
+        request: Request,
+        choice: Choice,
+        text: Text,
+        drafts: dict[int, Lookup],
     ) -> None:
         """Record the drafts that the text has left."""
         for number, draft in list(drafts.items()):

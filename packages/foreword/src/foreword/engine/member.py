@@ -1,7 +1,5 @@
 """One method among several that share requests."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from foreword.budget import AdaptiveBudget, DraftBudget, FixedBudget
@@ -36,7 +34,7 @@ class Member(Speculator):
     """One method with a budget of its own, among several."""
 
     def __init__(
-        self, team: Chooser, number: int, drafter: Drafter, budget: DraftBudget
+        self, team: "Chooser", number: int, drafter: Drafter, budget: DraftBudget
     ) -> None:
         super().__init__(team.target, drafter, team.rule, budget)
         # noise that one member has computed serves the others
@@ -110,9 +108,7 @@ class Member(Speculator):
 
 
 def budget_of(member: Drafter, budget: DraftBudget, *, alone: bool) -> DraftBudget:
-    """Return the budget of a member: drafts that are looked up are priced by what was
-    found.
-    """
+    """Return the budget of a member; drafts that are looked up have their own price."""
     looks_up = member.about.looks_up
     if alone and not looks_up:
         return budget

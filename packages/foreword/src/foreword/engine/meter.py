@@ -1,7 +1,5 @@
 """Measures rounds for metrics: times at which requests emit tokens, tokens a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from time import perf_counter
 

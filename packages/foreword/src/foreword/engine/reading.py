@@ -2,8 +2,6 @@
 text that another method writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -50,11 +48,9 @@ class Allowance:
 
 
 class Reader:
-    """Lets draft models that are not in use read what was written, within a share of
-    the time.
-    """
+    """Lets idle draft models read what was written, within a share of the time."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: "Sequence[Member]") -> None:
         self._members = members
         self._models = {
             number: member.drafter

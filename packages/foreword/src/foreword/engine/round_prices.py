@@ -1,7 +1,5 @@
 """What rounds take, in rounds of the same batch without draft tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from foreword.budget import Costs
@@ -65,9 +63,7 @@ class RoundPrices:
         return slope / self.plain_seconds(texts)
 
     def terms(self, choice: Choice, method: int, texts: int) -> Terms:
-        """Return what draft tokens of a method take and must earn in a round of so many
-        requests.
-        """
+        """Return what draft tokens of a method take and must earn in such a round."""
         return Terms(
             self.plain_seconds(texts),
             choice.prices[method],

@@ -1,8 +1,4 @@
-"""Scheduling by priority: which requests run in a round, and how many prompt tokens
-each reads.
-"""
-
-from __future__ import annotations
+"""Scheduling by priority: the requests of a round, and the prompt tokens of each."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,9 +17,7 @@ priority; so none waits for ever.
 Admits = Callable[[Request], bool]
 """Whether a request may start now."""
 Begin = Callable[[Request], None]
-"""Called before the first tokens of a request are scheduled; may set
-`Request.cached`.
-"""
+"""Called before a request's first tokens are scheduled; may set `Request.cached`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""One drafter, rule and budget, shared by the requests that use them: propose and
-verify.
-"""
-
-from __future__ import annotations
+"""One drafter, rule and budget of the requests that use them: propose and verify."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,9 +47,7 @@ class Speculator:
     def __init__(
         self, target: Model, drafter: Drafter, rule: Rule, budget: DraftBudget
     ) -> None:
-        """Raises ModelError if the drafter reads hidden states that the target does not
-        expose.
-        """
+        """Raises ModelError if the drafter reads hidden states that are not exposed."""
         if drafter.hidden_layers:
             target.check_hidden_states(drafter.hidden_layers)
         self.target = target
@@ -269,9 +263,7 @@ class Speculator:
     def on_hidden_states(
         self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
     ) -> None:
-        """Pass the drafter the hidden states of committed tokens, from position `start`
-        on.
-        """
+        """Pass the drafter the hidden states of committed tokens from `start` on."""
         if not self.failures.is_off(request):
             with self.failures.contained(request):
                 self.drafter.on_hidden_states(request, start, hidden)
@@ -288,9 +280,7 @@ class Speculator:
         self.forget(request)
 
     def forget(self, request: Request) -> None:
-        """Have the drafter forget a request that has ended, or that the target will
-        read again.
-        """
+        """Have the drafter forget a request that ended, or will be read again."""
         with self.failures.contained():
             self.drafter.release(request)
 
@@ -303,9 +293,7 @@ def _follow_grammars(requests: Sequence[Request]) -> bool:
 def select_layers(
     states: Tensor, captured: tuple[int, ...], layers: tuple[int, ...]
 ) -> Tensor:
-    """Select `layers`, in order, from the concatenated hidden states of the `captured`
-    layers.
-    """
+    """Select `layers`, in order, from the hidden states of the `captured` layers."""
     if captured == layers:
         return states
     size = states.shape[1] // len(captured)

@@ -2,8 +2,6 @@
 its method.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,9 +45,7 @@ and what these have learnt.
 
 
 class SpeculatorCache:
-    """Cache of speculators, each a method, a rule and a budget policy that requests
-    name.
-    """
+    """Cache of speculators: the method, rule and budget policy that requests name."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """The part of a round that shares a speculator: what it reads, and what it teaches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +24,7 @@ class SubBatch:
     where drafting is off.
     """
 
-    speculator: Speculator
+    speculator: "Speculator"
     scheduled: list[ScheduledRequest]
     drafting: bool
     batch: Batch = field(init=False)
@@ -35,9 +33,7 @@ class SubBatch:
     budgets: list[int] = field(init=False)
     """Draft tokens allowed for each request."""
     proposed: Draft | None = None
-    """The draft before the budget trimmed it; None if the drafter was not called or
-    failed.
-    """
+    """The draft before the budget trimmed it; None if none was made."""
     failed: str | None = None
     """The error of the drafter in this round."""
     reasons: list[Reason | None] = field(init=False)
@@ -46,9 +42,7 @@ class SubBatch:
     rounds: dict[int, Round] = field(default_factory=dict)
     """Traces, by row, of the requests that ask for one."""
     depths: list[int] = field(init=False)
-    """Depth of each tree as the drafter made it, without the text that a grammar
-    forces.
-    """
+    """Depth of each tree as the drafter made it, without text that a grammar forces."""
     clock: Clock = field(default_factory=Clock)
 
 

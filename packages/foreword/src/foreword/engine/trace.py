@@ -2,8 +2,6 @@
 commit, timed after it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -138,9 +138,7 @@ class Recorder:
         self._pending: dict[tuple[int, ...], list[Scores]] = {}
 
     def wrap(self, params: SamplingParams) -> SamplingParams:
-        """Return the parameters with this recorder before and after their
-        processors.
-        """
+        """Return the parameters with this recorder around their processors."""
         return replace(
             params, processors=(self._before, *params.processors, self._after)
         )
@@ -166,9 +164,7 @@ class Recorder:
 
 
 class StopRules:
-    """Stop rules of one row, checked after every token, also inside an
-    accepted block.
-    """
+    """Stop rules of one row, checked after every token of an accepted block."""
 
     def __init__(
         self,

@@ -53,9 +53,7 @@ class ModelRecord:
     """By the draft model in memory, or by this model if there is none."""
 
     def refresh(self, hf: PreTrainedModel) -> None:
-        """Clear the record if layers, dtype, device or configuration of the model
-        changed.
-        """
+        """Clear the record if the model's layers, dtype, device or config changed."""
         weight = next(hf.parameters())
         layers = tuple((name, type(module)) for name, module in hf.named_modules())
         shape = (layers, weight.dtype, weight.device, hf.config.to_json_string())

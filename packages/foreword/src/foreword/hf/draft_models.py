@@ -1,8 +1,4 @@
-"""The draft model of a call: whether it fits the target, and the drafter
-built from it.
-"""
-
-from __future__ import annotations
+"""The draft model of a call: whether it fits the target, and its drafter."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -42,9 +38,7 @@ FIX = (
 
 @dataclass(frozen=True, slots=True)
 class AssistantModel:
-    """A draft model in memory, with the tokenizers of target and draft model
-    if given.
-    """
+    """A draft model in memory, with the tokenizers of target and draft model."""
 
     model: PreTrainedModel | Model
     tokenizers: tuple[Tokenizer | None, Tokenizer | None] = (None, None)
@@ -56,7 +50,7 @@ class AssistantModel:
         target: PreTrainedModel,
         record: ModelRecord,
         tokenizers: tuple[Any, Any] = (None, None),
-    ) -> AssistantModel:
+    ) -> "AssistantModel":
         """Return the draft model of a call, loaded if it is a folder or a hub id."""
         if not isinstance(source, str | Path):
             return cls(source, tokenizers)

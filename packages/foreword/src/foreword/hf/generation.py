@@ -1,6 +1,4 @@
-"""`foreword.generate`: the callable that transformers runs in place of its own decoding
-loop.
-"""
+"""`foreword.generate`: what transformers runs in place of its decoding loop."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -159,9 +157,7 @@ def serve(
 def _drafts(
     model: PreTrainedModel, config: GenerationConfig, models: Sequence[Any], method: Any
 ) -> tuple[Any, str | None]:
-    """Return what drafts in a call, the first of `models` that is given, and the
-    method.
-    """
+    """Return what drafts in a call, the first given of `models`, and the method."""
     draft = next((one for one in models if one is not None), None)
     others = {"drafter": draft, "method": method}
     drafter = own_draft(model, vars(config).get, others)

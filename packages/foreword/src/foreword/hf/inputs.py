@@ -20,9 +20,7 @@ Setting = Callable[[str], Any]
 """Lookup of a generation option by its name; None if it is not set."""
 
 VISION = ("mm_encoder_outputs", "mm_token_type_ids")
-"""Inputs that transformers adds to calls of vision-language models, even for text
-alone.
-"""
+"""Inputs that transformers adds for vision-language models, even for text alone."""
 _SERVED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep"}
 _DECODER = {"decoder_input_ids", "decoder_attention_mask"}
 _FEATURES = "input_features"

@@ -1,6 +1,4 @@
-"""One call of transformers' `generate`: its check, its rows as sequences of ours, and
-its output.
-"""
+"""One call of transformers' `generate`: its check, its rows and its output."""
 
 import copy
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""The decoding loop of one call: a borrowed target, its drafter, and the rows until
-their end.
-"""
+"""The decoding loop of one call: a borrowed target, its drafter, and the rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -42,9 +40,7 @@ class Speculation:
     drafting: DraftingOptions = field(default_factory=DraftingOptions)
     seed: int | None = None
     tokenizers: tuple[Any, Any] = (None, None)
-    """The target's and the draft model's; draft tokens are translated if they
-    differ.
-    """
+    """The target's and the draft's; draft tokens are translated if they differ."""
 
 
 @contextmanager

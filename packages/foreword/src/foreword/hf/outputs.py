@@ -44,9 +44,7 @@ class SpeculativeSeq2SeqOutput(GenerateEncoderDecoderOutput):
 
 
 def steps(rows: Sequence[list[Tensor]], length: int, pad: int) -> tuple[Tensor, ...]:
-    """Return the scores of each step, Float32[batch, vocab]; empty if none were
-    recorded.
-    """
+    """Return the scores of each step, Float32[batch, vocab]; empty without any."""
     table = []
     for at in range(length if rows else 0):
         shape = next(row[at] for row in rows if at < len(row))

@@ -4,8 +4,6 @@ A call that cannot be served goes to transformers unchanged, with a warning that
 the reason.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import warnings
@@ -45,20 +43,16 @@ _OURS = ("speculative_decoding", "draft_model")
 _DRAFTING = ("prompt_lookup_num_tokens", *OPTIONS)
 """Options of transformers that ask for drafts without a draft model."""
 _HOST: Any = GenerationMixin
-"""The class whose `generate` every model inherits; Any, since its own type forbids the
-assignment.
-"""
+"""The class whose `generate` models inherit; Any, as its type forbids assignment."""
 
 
 class Enabled:
-    """Result of `enable`; as a context manager it undoes what that call changed, and
-    nothing else.
-    """
+    """Result of `enable`; as a context manager it undoes what that call changed."""
 
     def __init__(self, changed: bool) -> None:
         self._changed = changed
 
-    def __enter__(self) -> Enabled:
+    def __enter__(self) -> "Enabled":
         return self
 
     def __exit__(
@@ -105,9 +99,7 @@ def disable() -> None:
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the original: run calls that ask for speculation with Foreword where
-    possible.
-    """
+    """Wrap the original: run calls that ask for speculation here where possible."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

@@ -17,9 +17,7 @@ class Refusal:
     reason: str
     fix: str = LEAVE_OUT
     assisted_differs: bool = False
-    """Whether transformers' assisted decoding gives other text here than its plain
-    decoding.
-    """
+    """Whether transformers' assisted decoding gives other text than its plain one."""
 
     @property
     def error(self) -> InvalidRequest:

@@ -178,9 +178,7 @@ def called(thing: object) -> str:
 
 
 def _is_known(thing: object) -> bool:
-    """Return whether a processor or criterion is transformers' own, or says that it is
-    pure.
-    """
+    """Return whether a processor or criterion is transformers', or says it is pure."""
     return getattr(thing, PURE, False) is True or type(thing).__module__.startswith(
         "transformers."
     )

@@ -55,9 +55,7 @@ class RuleOnText:
     def __init__(
         self, target: Model, text: Sequence[int], rule: Rule, checkable: bool
     ) -> None:
-        """`checkable`: whether the target's tokens under the noise of the seed are the
-        text's.
-        """
+        """`checkable`: whether the target's tokens under the seed are the text's."""
         self.rule = Rule(name=rule.name, verify=self._verify, lists="one")
         self.differs = False
         """Whether the target writes another text."""

@@ -2,8 +2,6 @@
 are real, and the target's forwards are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -65,7 +63,7 @@ class Known:
         return [*self.prompt, *self.answer]
 
     @classmethod
-    def of(cls, recording: Recording) -> Known:
+    def of(cls, recording: Recording) -> "Known":
         """Return the answer of a recording.
 
         Raises InvalidRequest if it holds no token.
@@ -95,9 +93,7 @@ def _frozen(value: Any) -> Any:
 
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
-    """Return the tokens that rounds wrote, without what a stop string or a limit cut
-    off.
-    """
+    """Return the tokens that rounds wrote, without those cut off by a stop or limit."""
     tokens: list[int] = []
     for round_ in rounds:
         path = [round_.draft[node].token for node in round_.accepted]

@@ -2,8 +2,6 @@
 each would have taken, and how long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -52,9 +50,7 @@ class Outcome:
     over_plain: float
     """Predicted seconds of plain decoding, divided by `seconds`."""
     reread: bool
-    """Whether the target had to read the text again, since the drafter reads what it
-    reads.
-    """
+    """Whether the target had to read the text again, for a drafter that reads it."""
     rounds: tuple[Round, ...]
     """With the draft trees."""
     rule: str = DEFAULT_RULE
@@ -129,7 +125,7 @@ def candidates(session: Session) -> list[str]:
 
 
 def what_if(
-    llm: LLM,
+    llm: "LLM",
     recording: Recording,
     methods: Sequence[str] | None = None,
     nodes: Sequence[int] = NODES,

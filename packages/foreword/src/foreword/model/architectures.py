@@ -25,9 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 ATTENTION = ("self_attn", "attention", "attn")
 STATES = ("linear_attn", "conv")
-"""Attribute names of a layer's token mixer: attention, or a recurrent one that keeps a
-state.
-"""
+"""Attribute names of a layer's token mixer: attention, or a recurrent one."""
 BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
 """Attribute names of a layer's MLP; some layers hold the parts of the MLP directly."""
 QKV = (
@@ -41,9 +39,7 @@ QKV = (
 OUT = ("o_proj", "out_proj", "dense", "c_proj")
 GATED = ("gate_up_proj", "gate_proj up_proj", "w1 w3", "input_linear")
 PLAIN = ("up_proj", "fc1", "c_fc", "dense_h_to_4h")
-"""Attribute names of an MLP's input projections, with a gate (GATED) and without
-(PLAIN).
-"""
+"""Attribute names of an MLP's input projections, with a gate and without."""
 DOWN = ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h", "output_linear")
 HEAD_NORMS = {
     "query_norm": ("q_norm", "q_layernorm", "query_layernorm"),
@@ -89,9 +85,7 @@ AROUND_ONE = ("Gemma", "Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm", "NemotronLayerNorm
 UNCENTRED = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
 """Class names of norms that are RMSNorm all the same."""
 INTERLEAVED = ("Cohere", "Cohere2", "Ernie4_5", "Glm", "Glm4", "Helium")
-"""Architectures that rotate adjacent pairs of a head's dimensions, not pairs half a
-head apart.
-"""
+"""Architectures that rotate adjacent pairs of dimensions, not half a head apart."""
 
 WINDOWED = (
     "Mistral",
@@ -152,9 +146,7 @@ def has_vision(config: PreTrainedConfig) -> bool:
 
 
 def loader(config: PreTrainedConfig) -> Any:
-    """Return the Auto class that loads a checkpoint: transformers has one for each kind
-    of model.
-    """
+    """Return the Auto class of transformers that loads a checkpoint of this kind."""
     if is_seq2seq(config):
         if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
             return AutoModelForSpeechSeq2Seq
@@ -184,9 +176,7 @@ def last_norm(model: PreTrainedModel) -> Any:
 
 
 def places(model: PreTrainedModel) -> Float[Tensor, "places hidden"] | None:
-    """Return the learned position embeddings; None where positions are encoded
-    otherwise.
-    """
+    """Return the learned position embeddings; None if positions are not learned."""
     inner = body(model)
     for name in PLACES:
         if has(inner, name):
@@ -206,9 +196,7 @@ def attention(layer: Any) -> Any:
 
 
 def block(layer: Any) -> Any:
-    """Return the MLP of a layer, or the layer itself where it holds the parts of the
-    MLP directly.
-    """
+    """Return the MLP of a layer, or the layer itself where it holds the parts."""
     return next((getattr(layer, name) for name in BLOCKS if has(layer, name)), layer)
 
 
@@ -286,9 +274,7 @@ def scales(norm: Any) -> Float[Tensor, "*size"]:
 
 
 def window(layer: Any) -> int:
-    """Return the sliding window of a layer, in tokens, the current one included; 0 = no
-    window.
-    """
+    """Return the sliding window of a layer in tokens, the current one too; 0 = none."""
     mixer = attention(layer)
     if not getattr(mixer, "is_sliding", True):
         return 0

@@ -77,15 +77,11 @@ class Backend(Protocol):
         ...
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Run one forward; return the logits of the last `keep` tokens of each read, in
-        order.
-        """
+        """Run one forward; return the logits of the last `keep` tokens of each read."""
         ...
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to
-        start + i.
-        """
+        """Make an accepted branch contiguous: position source[i] moves to start + i."""
         ...
 
 
@@ -110,9 +106,7 @@ class ReadsHiddenStates(Protocol):
 
 @runtime_checkable
 class GrowsTrees(Protocol):
-    """A backend that grows a whole draft tree in one call, without returning between
-    its levels.
-    """
+    """A backend that grows a whole draft tree in one call."""
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
         """Run a read, then grow a tree after it, as `CoupledTree` in tree/coupled.py

@@ -1,8 +1,4 @@
-"""Cost model of forwards: seconds by rows and context, measured on the model and cached
-on disk.
-"""
-
-from __future__ import annotations
+"""Cost model of forwards: seconds by rows and context, measured, cached on disk."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -69,9 +65,7 @@ TURNS = 12
 FAR_ROWS = 16
 """Rows of the widest forward after FAR tokens."""
 PROMPT = 16
-"""Tokens that are really read; the context is made of copies of their keys, which cost
-the same.
-"""
+"""Tokens really read; the context is copies of their keys, which cost the same."""
 STALE = 0.7
 """Share.
 
@@ -101,9 +95,7 @@ class Cost:
     """Seconds by number of rows of one sequence, after `context` tokens."""
     context: int
     per_token: float = 0.0
-    """Seconds for each further token of context of a sequence: reading its keys and
-    values.
-    """
+    """Seconds for each further token of context: reading its keys and values."""
     per_token_and_row: float = 0.0
     """The same for each row that attends to it: products."""
     per_sequence: float = 0.0
@@ -169,10 +161,8 @@ def known(
     return cost
 
 
-def _outdated(cost: Cost, probe: Probe) -> bool:
-    """Return whether the machine is far faster than the table, which was then measured
-    under load.
-    """
+def _outdated(cost: Cost, probe: "Probe") -> bool:
+    """Return whether the table is so slow that it was measured under load."""
     try:
         samples = [probe(Point(1)) for _ in range(2) if probe.fits(Point(1))]
     finally:
@@ -211,7 +201,7 @@ class Probe:
             source = list(islice(cycle(range(prompt)), context - prompt))
             self._backend.move(sequence, source, prompt)
 
-    def _sources(self) -> EncoderMemory | None:
+    def _sources(self) -> "EncoderMemory | None":
         """Return what holds the sources of an encoder-decoder."""
         if not getattr(self._backend, "memories", True):
             return None  # nearly always

@@ -50,9 +50,7 @@ class EncoderMemory(SequenceMemory):
 
     @torch.inference_mode()
     def give(self, executor: Any, id: int, material: Sequence[int] | Encoded) -> None:
-        """Run the encoder over the source of an open sequence, before its
-        first read.
-        """
+        """Run the encoder over an open sequence's source, before its first read."""
         with all_threads(), self.own_attention():
             states = encoded(self.encoder, material)
             layers = self._keys_and_values(states)

@@ -2,8 +2,6 @@
 computes attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,9 +32,7 @@ Attend = Callable[
     ],
     Float[Tensor, "rows heads dim"],
 ]
-"""(layer number, queries, keys, values) of some rows -> attention output of
-each row.
-"""
+"""(layer number, queries, keys, values) of rows -> attention output of each row."""
 
 SIZES = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
@@ -251,7 +247,7 @@ class _Exact(nn.Module):
     off by a radian at 400.
     """
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Exact:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "_Exact":
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)
 
 

@@ -33,9 +33,7 @@ def layer_count(config: PreTrainedConfig) -> int:
 
 
 def rank_count(model: PreTrainedModel) -> int | None:
-    """Return among how many processes transformers split a model; None = it is
-    whole.
-    """
+    """Return how many processes transformers splits a model among; None = whole."""
     return getattr(model, "_tp_size", None)
 
 
@@ -59,9 +57,7 @@ def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 
 def fill_missing(hf: nn.Module) -> None:
-    """Give parameters without storage an empty one, once a backend needs them no
-    longer.
-    """
+    """Give parameters without storage an empty one, once no backend needs them."""
     for module in hf.modules():
         for name, weight in module.named_parameters(recurse=False):
             if weight.is_meta:

@@ -1,7 +1,5 @@
 """`Model`: a Hugging Face language model, run by the fastest exact backend."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -69,7 +67,7 @@ class Model:
         name: str = "",
         *,
         known: Capability | None = None,
-        swaps: list[Swap] | None = None,
+        swaps: "list[Swap] | None" = None,
         backend: str | None = None,
         text: Sequence[int] = (),
     ) -> None:
@@ -130,7 +128,7 @@ class Model:
     @classmethod
     def load(
         cls, source: str | Path, options: ModelOptions | None = None, **settings: Any
-    ) -> Model:
+    ) -> "Model":
         """Load a checkpoint from a folder, the hub or a GGUF file.
 
         `settings` are fields of ModelOptions. `dtype="auto"` is bfloat16 on a CPU that
@@ -249,7 +247,7 @@ class Model:
         self.cache_tokens = None
         self.forget_cost()
 
-    def make_portable(self, portable: bool = True) -> Model:
+    def make_portable(self, portable: bool = True) -> "Model":
         """Compute from now on with operations that give the same bits on every
         processor, if `portable`; return the model.
 
@@ -310,9 +308,7 @@ class Model:
         self.backend.close(id)
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
-        """Run one forward; return the logits of the last `keep` tokens of each read, in
-        order.
-        """
+        """Run one forward; return the logits of the last `keep` tokens of each read."""
         return self.backend.read(reads)
 
     def read_hidden(
@@ -371,12 +367,10 @@ class Model:
         return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to
-        start + i.
-        """
+        """Make an accepted branch contiguous: position source[i] moves to start + i."""
         self.backend.move(id, source, start)
 
-    def second(self) -> Model:
+    def second(self) -> "Model":
         """Return a model of the same weights with keys and values of its own: a draft
         model for itself.
         """

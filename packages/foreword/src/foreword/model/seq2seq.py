@@ -4,8 +4,6 @@ A prompt is the source, which the encoder reads once. The text of a request is w
 decoder reads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -29,9 +27,7 @@ class Seq2Seq:
     first token, if there is one.
     """
     end: int | None = None
-    """Id of the last token of an answer that reaches `max_tokens`; None = the one the
-    model gives.
-    """
+    """Id of the last token of an answer of `max_tokens`; None = the model's."""
     forbidden: tuple[tuple[int, ...], ...] = ()
     """Words, as token ids, that no answer holds."""
     not_first: tuple[int, ...] = ()
@@ -46,7 +42,7 @@ class Seq2Seq:
         cls,
         model: PreTrainedModel,
         name: str,
-    ) -> Seq2Seq | None:
+    ) -> "Seq2Seq | None":
         """Return the rules of an encoder-decoder; None for another model.
 
         Raises ModelError where its settings name no start token, or a list of tokens
@@ -117,9 +113,7 @@ def check_decoder_only(
     model: str,
     action: str,
 ) -> None:
-    """Raise InvalidRequest for an encoder-decoder, with which `action` does
-    not work.
-    """
+    """Raise InvalidRequest for an encoder-decoder, which cannot do `action`."""
     if seq2seq is not None:
         raise InvalidRequest(
             f"cannot {action}: {model} is an encoder-decoder. Use a decoder-only model"

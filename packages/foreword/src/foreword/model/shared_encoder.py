@@ -80,9 +80,7 @@ def check_draft(draft: Model, target: Model) -> None:
 
 
 def is_decoder(model: object, target: PreTrainedModel) -> TypeGuard[PreTrainedModel]:
-    """Return whether a model is a decoder alone, of the target's kind of
-    encoder-decoder.
-    """
+    """Return whether a model is a decoder alone, of the target's encoder-decoder."""
     return isinstance(model, PreTrainedModel) and _is_decoder(model.config, target)
 
 
@@ -163,9 +161,7 @@ def _probes(ours: Any, theirs: Any) -> tuple[Encoded, Encoded]:
 
 
 def _reads(model: Model) -> int | None:
-    """Return the mel bins that a model reads, 0 for text; None for a decoder-only
-    model.
-    """
+    """Return the mel bins that a model reads, 0 for text; None for a decoder-only."""
     if model.seq2seq is None:
         return None
     return model.hf.config.num_mel_bins if model.seq2seq.sound else 0

@@ -21,9 +21,7 @@ Forwards = dict[nn.Module, Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class LayerSkip:
-    """Numbers of the layers whose attention or MLP is skipped; a skipped sublayer adds
-    zero.
-    """
+    """Numbers of the layers whose attention or MLP is skipped, which then adds zero."""
 
     attention: frozenset[int] = frozenset()
     mlp: frozenset[int] = frozenset()
@@ -67,9 +65,7 @@ def sublayers_of(model: PreTrainedModel) -> Sequence[Sublayers]:
 def skipping(
     layers: Sequence[Sublayers], skip: LayerSkip
 ) -> AbstractContextManager[None]:
-    """Make the skipped sublayers return zeros while inside, so that only the residual
-    passes them.
-    """
+    """Make the skipped sublayers return zeros while inside; the residual stays."""
     forwards: Forwards = {}
     for number in skip.attention:
         forwards |= layers[number].attention

@@ -110,9 +110,7 @@ def _words(variable: str) -> list[str] | str:
 
 
 def _cached(name: str) -> ctypes.CDLL | None:
-    """Return the cached library of this name; None unless one is intact and safe to
-    load.
-    """
+    """Return the cached library of this name, intact and safe to load, or None."""
     try:
         folder = cache_folder()
         if not folder.exists():
@@ -186,9 +184,7 @@ def _trusted(folder: Path) -> None:
 
 
 def _safe(path: Path) -> bool:
-    """Return whether the file belongs to this user or root, and no other user may write
-    it.
-    """
+    """Return whether this user or root owns the file, and no other may write it."""
     if os.name != "posix":
         return True
     status = path.stat()
@@ -219,8 +215,6 @@ def _without(why: str) -> str:
 
 
 def _processor() -> str:
-    """Return the identity of this processor; code compiled for it must not run on
-    another.
-    """
+    """Return the identity of this processor, for which code is compiled."""
     lines = [line for line in cpuinfo() if line.startswith(("model name", "flags"))][:2]
     return "\n".join([platform.machine(), platform.processor(), *lines])

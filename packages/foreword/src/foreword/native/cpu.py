@@ -8,9 +8,7 @@ from foreword.native import cgroups
 
 
 def processor() -> str:
-    """Return the vendor's name of the processor if the system reports it, else its
-    architecture.
-    """
+    """Return the vendor's name of the processor, else its architecture."""
     names = (
         line.partition(":")[2].strip()
         for line in cpuinfo()

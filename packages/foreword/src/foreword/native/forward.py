@@ -25,9 +25,7 @@ GROUPS = 2
 of its own (`Grouped`). Keys and values (`Model.kv_coding`) have one of the first two.
 """
 BF16, F16, F32, FACTOR, ZERO = range(1, 6)
-"""Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = there are
-none).
-"""
+"""Storage of scales and offsets (`Grouped.scale`, `Grouped.offset`; 0 = none)."""
 BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """Types of GGUF that csrc/products/strips.c reads, in its order."""
 SILU, GELU, GELU_ERF, RELU, RELU_SQUARED, CLAMPED = range(6)
@@ -217,9 +215,7 @@ def amx() -> bool:
 
 
 def factor() -> torch.dtype:
-    """Return the dtype of activations in C: bfloat16, or float32 widened from
-    bfloat16.
-    """
+    """Return the dtype of activations in C: bfloat16, or float32 from bfloat16."""
     return (
         torch.bfloat16
         if needed().foreword_factor_bytes() == torch.bfloat16.itemsize

@@ -1,6 +1,4 @@
-"""NUMA nodes: the processors of each, and how threads of a forward are divided among
-them.
-"""
+"""NUMA nodes: the processors of each, and how a forward's threads divide."""
 
 import os
 from collections.abc import Collection, Sequence

@@ -6,8 +6,6 @@ waiting for the next one. A C forward that starts meanwhile shares the cores wit
 one thread.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -49,9 +47,7 @@ _held = _Held()
 
 
 def threads() -> int:
-    """Return the threads that a computation may use here, whether or not torch is
-    limited to one.
-    """
+    """Return the threads a computation may use, even if torch is limited to one."""
     return _held.threads or torch.get_num_threads()
 
 
@@ -124,15 +120,13 @@ def in_parallel(
 
 
 def threads_for(part: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context to compute a module in: all threads, or one if it is small
-    (see `HEAVY`).
-    """
+    """Return the context to compute a module in: all threads, or one below `HEAVY`."""
     size = sum(weight.nbytes for weight in part.parameters())
     return all_threads if size > HEAVY else nullcontext
 
 
 @cache
-def _limit() -> ctypes._NamedFuncPointer | None:
+def _limit() -> "ctypes._NamedFuncPointer | None":
     """Return omp_set_num_threads of the runtime that torch loaded; None if absent. It
     affects the calling thread only.
 

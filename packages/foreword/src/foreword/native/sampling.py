@@ -80,9 +80,7 @@ def gumbel(
 
 
 def gumbel_of(key: int, tokens: Sequence[int]) -> list[float] | None:
-    """Return the noise of these tokens in the row of a key; None without a
-    compiler.
-    """
+    """Return the noise of these tokens in a key's row; None without a compiler."""
     lib, count = library(), len(tokens)
     if lib is None:
         return None

@@ -2,8 +2,6 @@
 their own code.
 """
 
-from __future__ import annotations
-
 import ctypes
 from array import array
 from collections.abc import Iterable, Sequence
@@ -41,9 +39,7 @@ class Votes(Structure):
 
 
 class Trust(Structure):
-    """How often votes of each weight class were right, as in estimators.py; initially
-    all zeros.
-    """
+    """How often votes of each weight class were right, as in estimators.py."""
 
     __slots__ = ()
     _fields_ = [("right", c_double * KINDS * 2), ("tried", c_double * KINDS * 2)]
@@ -87,10 +83,10 @@ def library() -> ctypes.CDLL | None:
 
 
 def index(
-    tokens: array[int],
-    hashes: array[int],
-    latest: Sequence[array[int]],
-    before: Sequence[array[int]],
+    tokens: "array[int]",
+    hashes: "array[int]",
+    latest: "Sequence[array[int]]",
+    before: "Sequence[array[int]]",
     capacity: int,
     shift: int,
 ) -> Index | None:

@@ -95,9 +95,7 @@ class NativeTreeGrower:
             self._target = 1 + int(np.frombuffer(ids, dtype=np.int32).max())
 
     def room(self, rows: int) -> Float[Tensor, "rows vocab"]:
-        """Return the buffer for the logits of `rows` rows, valid until the
-        next tree.
-        """
+        """Return the buffer for the logits of `rows` rows, valid until a new tree."""
         if self._logits.shape[0] < rows:
             vocab = self._model.vocab
             self._logits = torch.empty(rows, vocab, dtype=torch.float32)

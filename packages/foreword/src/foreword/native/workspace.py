@@ -13,9 +13,7 @@ from foreword.native.forward import LANES
 MARGIN = 64
 QUERIES = 16
 PAGE = 64
-"""Most scores computed beyond the last position; rows of scores per thread; rows of a
-page.
-"""
+"""Scores computed beyond the last position; rows of scores per thread, of a page."""
 
 
 class Workspace:

@@ -1,8 +1,4 @@
-"""A recording: one answer, the settings and the machine it was made with, and every
-round.
-"""
-
-from __future__ import annotations
+"""A recording: one answer, its settings and machine, and every round."""
 
 import json
 from collections import Counter
@@ -64,7 +60,7 @@ class Totals:
     @classmethod
     def of(
         cls, rounds: Sequence[Round], plain_tokens_per_second: float | None = None
-    ) -> Totals:
+    ) -> "Totals":
         """Sum up the rounds."""
         tokens = sum(len(one.pieces) for one in rounds)
         drafted = sum(len(one.draft) for one in rounds)
@@ -103,9 +99,7 @@ class Recording:
     budget: str
     """Policy of the number of draft tokens, or nodes=N."""
     params: dict[str, Any]
-    """Sampling parameters other than the default, as plain values; a logits processor
-    is its name.
-    """
+    """Sampling parameters other than the default, plain; a logits processor by name."""
     seed: int
     prompt_tokens: tuple[int, ...]
     prompt: str
@@ -117,7 +111,9 @@ class Recording:
     totals: Totals
 
     @classmethod
-    def of(cls, llm: LLM, params: SamplingParams, answer: Completion) -> Recording:
+    def of(
+        cls, llm: "LLM", params: "SamplingParams", answer: "Completion"
+    ) -> "Recording":
         """Return the recording of a completion of `llm` with these parameters.
 
         Raises InvalidRequest if the completion has no rounds, because `params.trace`
@@ -128,7 +124,7 @@ class Recording:
         return recorded(llm, params, answer)
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str = "this recording") -> Recording:
+    def from_json(cls, text: str | bytes, name: str = "this recording") -> "Recording":
         """Read a recording.
 
         Raises InvalidRequest, with `name`, if it is not one of this version.
@@ -151,7 +147,7 @@ class Recording:
         return recording
 
     @classmethod
-    def read(cls, file: str | Path) -> Recording:
+    def read(cls, file: str | Path) -> "Recording":
         """Read a file.
 
         Raises InvalidRequest if the file is missing, or is not a recording of this
@@ -188,9 +184,7 @@ class Recording:
 
 
 def _check(round_: Round, where: str) -> None:
-    """Raise Wrong unless the draft is a tree, and the accepted nodes are a path from
-    its root.
-    """
+    """Raise Wrong unless the draft is a tree, and the accepted nodes a path in it."""
     for node, draft_token in enumerate(round_.draft):
         if not -1 <= draft_token.parent < node:
             raise Wrong(

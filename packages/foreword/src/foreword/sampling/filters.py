@@ -23,9 +23,7 @@ ONE = 2**44
 
 
 def nucleus(scores: Logits, top_p: float) -> Logits:
-    """Keep the smallest set of likeliest tokens whose probability reaches `top_p`: the
-    reference.
-    """
+    """Keep the likeliest tokens whose probability reaches `top_p`: the reference."""
     ordered = scores.sort(descending=True)
     probabilities = scores.softmax(-1, dtype=torch.float32)
     masses = fixed(probabilities.gather(1, ordered.indices)).cumsum(-1)
@@ -69,15 +67,11 @@ def goal(mass: float) -> int:
 MOST = 256
 """Tokens. Most candidates searched."""
 SPARE = 8
-"""Tokens searched beyond `top_k`: if the last of them is as likely as the k-th, there
-are ties.
-"""
+"""Tokens searched beyond `top_k`: there are ties if the last equals the k-th."""
 
 
 def fit(params: SamplingParams, vocab: int) -> bool:
-    """Return whether `among_best` can serve these parameters: they keep few of `vocab`
-    tokens.
-    """
+    """Return whether `among_best` can serve these parameters, which keep few tokens."""
     return (
         0 < params.top_k <= MOST
         and params.top_k + SPARE < vocab
@@ -108,9 +102,7 @@ def among_best(
 
 
 def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
-    """Return `nucleus(scores, share)`, without sorting the rows that a few candidates
-    decide.
-    """
+    """Return `nucleus(scores, share)`, sorting only rows that are hard to decide."""
     if among * 8 > scores.shape[-1]:
         return nucleus(scores, share)
     values, ids = _best(scores, among)
@@ -126,9 +118,7 @@ def top_p(scores: Logits, share: float, among: int = MOST) -> Logits:
 def _best(
     scores: Logits, most: int
 ) -> tuple[Float[Tensor, "rows most"], Int[Tensor, "rows most"]]:
-    """Return the likeliest tokens of each row, best first; of equals the first id
-    first.
-    """
+    """Return the likeliest tokens of each row, best first; of equals the first id."""
     from_c = sampling.best(scores, most) if scores.device.type == "cpu" else None
     if from_c is not None:
         return from_c
@@ -142,9 +132,7 @@ def _best(
 
 
 def filtered(scores: Logits, params: SamplingParams) -> Logits:
-    """Apply temperature and the filters; a parameter at its neutral value costs
-    nothing.
-    """
+    """Apply temperature and the filters; a neutral parameter costs nothing."""
     if not fit(params, scores.shape[-1]):
         return _filtered_all(scores, params)
     result, undecided_rows = among_best(scores, params)

@@ -25,9 +25,7 @@ _ROUNDS = 10
 _FEW = 16
 """Tokens or numbers. Up to this many, Python is faster than calls of C or torch."""
 _STREAMS = 16
-"""Stream ids per lane in their counter word; the bits above hold the lane of Gumbel
-noise.
-"""
+"""Stream ids per lane in their counter word; bits above hold the Gumbel lane."""
 
 
 class Stream(IntEnum):
@@ -214,9 +212,7 @@ def _words(
     depths: Sequence[int] | None,
     rounds: Sequence[int] | None,
 ) -> Words[Tensor]:
-    """Return the four output words of each (row, quad of tokens), Int64
-    [rows, quads].
-    """
+    """Return the four output words of each (row, quad), Int64 [rows, quads]."""
     device, zeros = quads.device, [0] * len(keys)
     depth = _column(depths or zeros, device)
     round_ = _column(rounds or zeros, device)

@@ -1,7 +1,5 @@
 """Noise streams of the drafter and the rule, per request and round."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 
@@ -21,7 +19,7 @@ from foreword.sampling.noise import (
 from foreword.types import Draft, Lists, Noise, Request
 
 
-def text_keys(request: Request) -> array[int]:
+def text_keys(request: Request) -> "array[int]":
     """Return the key of the noise of each answer token, and of the next one.
 
     A key is a hash of the seed, of the material that the model reads besides tokens,
@@ -106,17 +104,13 @@ class NoiseStreams:
         return gumbel_of(extended(key, path), tokens, self._vocab)
 
     def written(self, request: Request, count: int) -> list[int] | None:
-        """Return the keys of the noise that the last `count` tokens were drawn with,
-        likewise.
-        """
+        """Return the keys of the noise that the last `count` tokens were drawn with."""
         if request.params.greedy:
             return None
         return text_keys(request)[-count - 1 : -1].tolist()
 
     def verifying(self, requests: tuple[Request, ...], draft: Draft) -> Noise:
-        """Return the noise of one verification by a rule that does not share its
-        noise.
-        """
+        """Return the noise of one verification, which its rule does not share."""
         return Noise(
             None,
             self._uniform(requests, draft, Stream.ACCEPT),

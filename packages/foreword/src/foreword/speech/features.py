@@ -49,9 +49,7 @@ class FeatureReader:
     """
 
     def __init__(self, model: Model) -> None:
-        """Raises ModelError where the model has no feature extractor, or one of another
-        size.
-        """
+        """Raises ModelError if the feature extractor is missing or of another size."""
         source, config = model.hf.config.name_or_path, model.hf.config
         if not source:
             raise ModelError(

@@ -13,9 +13,7 @@ from foreword.types.request import FinishReason
 from foreword.types.speech import LONGEST
 
 Audio = str | Path | bytes | tuple[Any, SupportsInt] | Mapping[str, Any]
-"""A file or its bytes, samples with their rate in Hz, or both as {"array": …,
-"sampling_rate": …}.
-"""
+"""A file or its bytes, samples with a rate in Hz, or {"array", "sampling_rate"}."""
 TASKS = ("transcribe", "translate")
 
 
@@ -43,9 +41,7 @@ class SpeechOptions:
     condition_on_prev_tokens: bool = False
     """Whether each window is transcribed after the text of those before it."""
     fallback: tuple[float, ...] = ()
-    """Temperatures tried one after the other for a window whose text fails a
-    threshold.
-    """
+    """Temperatures tried one by one for a window whose text fails a threshold."""
     compression_ratio_threshold: float | None = None
     """A text that compresses better than this fails: it repeats itself."""
     logprob_threshold: float | None = None
@@ -125,9 +121,7 @@ class Transcript:
     """Token ids of all segments, without the end-of-text token."""
     segments: list[Segment]
     language: str | None
-    """Code of the language that the model was told, or detected; None for a model of
-    one language.
-    """
+    """Language code that the model was told, or detected; None if it has but one."""
     duration: float
     """Seconds of sound."""
     finish_reason: FinishReason

@@ -30,9 +30,7 @@ class SpeechRules:
         self.timestamp_begin: int = (
             model.vocab + 1 if self._no_timestamps is None else self._no_timestamps + 1
         )
-        """Id of the first timestamp, 0.00 s; larger than any id in a model without
-        timestamps.
-        """
+        """Id of the first timestamp, 0.00 s; above all ids where there are none."""
         self.languages: dict[str, int] = self._get("lang_to_id") or {}
         """Ids of the languages, by names as <|en|>."""
         named = [

@@ -1,8 +1,4 @@
-"""Transcriptions of several sounds, for `Session.run`: their windows in the rounds of
-one engine.
-"""
-
-from __future__ import annotations
+"""Transcriptions of several sounds, for `Session.run`, in the rounds of one engine."""
 
 import secrets
 from collections.abc import Callable, Sequence

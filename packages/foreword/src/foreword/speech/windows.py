@@ -6,8 +6,6 @@ segment ended; a text that fails a threshold is written again at a higher temper
 (Radford et al. 2022, section 3.8 and appendix D).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +24,7 @@ from foreword.types import Completion, Features, SamplingParams, SpeechPrompt, S
 Logits = Callable[[Features, Sequence[int], int], Float[Tensor, "kept vocab"]]
 """(window, tokens, keep) -> the target's logits after the last `keep` tokens."""
 Runs = Generator[tuple[SpeechPrompt, SamplingParams], Completion, Transcript]
-"""Yields what is to be completed, is sent the completion, and returns the
-transcript.
-"""
+"""Yields what to complete, is sent the completion, and returns the transcript."""
 
 TOKEN_SECONDS, FRAME_SECONDS = 0.02, 0.01
 STRIDE = 2
@@ -90,9 +86,7 @@ class Transcriber:
         first: Features,
         timestamps: bool,
     ) -> list[int]:
-        """Return the tokens before the text, with the language that the first window is
-        in.
-        """
+        """Return the tokens before the text, with the language of the first window."""
         start = self.rules.start(self.options, timestamps)
         if None not in start:
             return [token for token in start if token is not None]
@@ -107,7 +101,7 @@ class Transcriber:
         window: Features,
         start: list[int],
         timestamps: bool,
-        progress: _Progress,
+        progress: "_Progress",
     ) -> Generator[tuple[SpeechPrompt, SamplingParams], Completion, list[int] | None]:
         """Write the text of one window; None where it is silent."""
         ids = [*self._before(progress), *start]
@@ -139,7 +133,7 @@ class Transcriber:
                 break
         return tokens
 
-    def _before(self, progress: _Progress) -> list[int]:
+    def _before(self, progress: "_Progress") -> list[int]:
         """Return the text before a window that the decoder reads, with the token that
         marks it; empty for none.
         """
@@ -249,9 +243,7 @@ class _Progress:
 
 
 Piece = tuple[float, float, list[int]]
-"""Start and end in steps of timestamps since the start of the window, and the
-tokens.
-"""
+"""Start and end in timestamps since the start of the window, and the tokens."""
 
 
 def split(

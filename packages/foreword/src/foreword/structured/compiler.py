@@ -2,15 +2,13 @@
 turns for many clients.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from foreword.errors import InvalidRequest
-from foreword.model import need_tokenizer
+from foreword.model import Tokenizer, need_tokenizer
 from foreword.shared import Shared
 from foreword.structured.forms import Vocabulary
 from foreword.structured.matcher import AnswerGrammar
@@ -21,7 +19,6 @@ from foreword.types.constraint import constraint
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
 
-    from foreword.model import Tokenizer
 
 CACHE = 2**26
 """Bytes.
@@ -55,7 +52,7 @@ class Grammars:
         self._vocabularies: Vocabularies | None = None
         self._queue = CompileQueue()
 
-    def compiled(self, params: SamplingParams) -> CompiledGrammar | None:
+    def compiled(self, params: SamplingParams) -> "CompiledGrammar | None":
         """Return the compiled grammar of a request's answer; None if the answer is
         free.
 
@@ -69,7 +66,7 @@ class Grammars:
             form, self._prepared()[form.tagged].compiled(form.name, form.text)
         )
 
-    def submit(self, params: SamplingParams) -> Future[CompiledGrammar]:
+    def submit(self, params: SamplingParams) -> "Future[CompiledGrammar]":
         """Compile what an answer must follow in a process of its own, within bounds;
         cancelling the future stops it.
 
@@ -87,11 +84,9 @@ class Grammars:
         )
 
     def answer(
-        self, grammar: CompiledGrammar, params: SamplingParams, prompt: int
+        self, grammar: "CompiledGrammar", params: SamplingParams, prompt: int
     ) -> AnswerGrammar:
-        """Return the state of one answer that follows a grammar after a prompt of
-        `prompt` tokens.
-        """
+        """Return the state of an answer with a grammar after `prompt` tokens."""
         ends = frozenset(params.stop_token_ids) | (
             frozenset() if params.ignore_eos else self._eos
         )
@@ -99,7 +94,7 @@ class Grammars:
             grammar, ends, prompt
         )
 
-    def _keep(self, form: Form, grammar: CompiledGrammar) -> CompiledGrammar:
+    def _keep(self, form: Form, grammar: "CompiledGrammar") -> "CompiledGrammar":
         with self._lock:
             return self._cache.get(form, lambda: grammar)
 

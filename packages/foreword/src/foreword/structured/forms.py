@@ -3,8 +3,6 @@
 Imports no tokenizer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -48,7 +46,7 @@ class Vocabulary:
         )
         self._compiler = GrammarCompiler(self.info, cache_enabled=False)
 
-    def compiled(self, name: str, text: str) -> CompiledGrammar:
+    def compiled(self, name: str, text: str) -> "CompiledGrammar":
         """Return a form, compiled.
 
         Raises InvalidRequest if it is invalid, or if no text follows it.
@@ -72,7 +70,7 @@ class Vocabulary:
 
     def answer(
         self,
-        grammar: CompiledGrammar,
+        grammar: "CompiledGrammar",
         ends: frozenset[int],
         prompt: int,
     ) -> AnswerGrammar:
@@ -83,7 +81,7 @@ class Vocabulary:
 
         return AnswerGrammar(GrammarMatcher(grammar), self.pieces, ends, prompt)
 
-    def _compiled(self, name: str, text: str) -> CompiledGrammar:
+    def _compiled(self, name: str, text: str) -> "CompiledGrammar":
         if name == "json_schema":
             schema = rewritten(json.loads(text))
             check_schema(schema)

@@ -2,8 +2,6 @@
 tree, and forced text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import thread_time
@@ -47,7 +45,7 @@ class AnswerGrammar:
 
     def __init__(
         self,
-        matcher: GrammarMatcher,
+        matcher: "GrammarMatcher",
         pieces: Sequence[bytes],
         ends: frozenset[int],
         prompt: int,
@@ -105,9 +103,7 @@ class AnswerGrammar:
         return allowed
 
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
-        """Return the nodes of a draft tree whose whole path the grammar accepts,
-        parents first.
-        """
+        """Return a draft tree's nodes whose path the grammar accepts, parents first."""
         nodes, paths = {-1}, tree.paths
         with self._drafting():
             for node, parent in enumerate(tree.parents):
@@ -157,9 +153,7 @@ class AnswerGrammar:
 
     @contextmanager
     def _drafting(self) -> Iterator[None]:
-        """Keep an error for `allowed`: here it would be of all answers that are drafted
-        together.
-        """
+        """Keep an error for `allowed`: here it would be of all answers of the batch."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - an error of a library ends this answer alone
@@ -167,9 +161,7 @@ class AnswerGrammar:
 
     @property
     def _drafts(self) -> bool:
-        """Whether drafts have time left: the last half is for what the answer itself
-        needs.
-        """
+        """Whether drafts have time left: the last half is for the answer itself."""
         return self._reserve > RESERVE / 2
 
     def _choices(self) -> list[int]:
@@ -194,9 +186,7 @@ class AnswerGrammar:
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
-        """Take the processor time from the reserve; raise InvalidRequest once it is
-        used up.
-        """
+        """Take processor time from the reserve; raise InvalidRequest at its end."""
         before = thread_time()
         yield
         self._reserve -= thread_time() - before

@@ -2,8 +2,6 @@
 ended when it takes too long.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -48,11 +46,11 @@ class Job:
     form: Form
     vocabularies: Callable[[], Vocabularies]
     """Called in the thread that compiles."""
-    keep: Callable[[CompiledGrammar], CompiledGrammar]
+    keep: "Callable[[CompiledGrammar], CompiledGrammar]"
     """Called with the result before it is handed on."""
-    futures: list[Future[CompiledGrammar]] = field(default_factory=list)
+    futures: "list[Future[CompiledGrammar]]" = field(default_factory=list)
     """Callers that wait for it."""
-    worker: Worker | None = None
+    worker: "Worker | None" = None
     """Set while its process works."""
     late: bool = False
     """Whether it took longer than `LIMIT`."""
@@ -82,11 +80,9 @@ class CompileQueue:
         tenant: str,
         form: Form,
         vocabularies: Callable[[], Vocabularies],
-        keep: Callable[[CompiledGrammar], CompiledGrammar],
-    ) -> Future[CompiledGrammar]:
-        """Return the compiled form in a future; cancelling it gives the
-        compilation up.
-        """
+        keep: "Callable[[CompiledGrammar], CompiledGrammar]",
+    ) -> "Future[CompiledGrammar]":
+        """Return the compiled form in a future; cancelling it ends the compilation."""
         future = Future["CompiledGrammar"]()
         with self._lock:
             jobs = (
@@ -106,7 +102,7 @@ class CompileQueue:
             Thread(target=self._work, name="foreword-grammars", daemon=True).start()
         return future
 
-    def _leave(self, job: Job, future: Future[CompiledGrammar]) -> None:
+    def _leave(self, job: Job, future: "Future[CompiledGrammar]") -> None:
         """Drop a job whose last caller gave it up."""
         with self._lock:
             job.futures = [one for one in job.futures if one is not future]
@@ -168,7 +164,7 @@ class CompileQueue:
                     settle(future)
             job = self._next()
 
-    def _compiled(self, job: Job) -> CompiledGrammar:
+    def _compiled(self, job: Job) -> "CompiledGrammar":
         """Return a job's form compiled by a process.
 
         Raises InvalidRequest for one that is refused.
@@ -201,7 +197,7 @@ class CompileQueue:
             text, vocabularies[job.form.tagged].info
         )
 
-    def _taken(self, vocabularies: Vocabularies, job: Job) -> Worker:
+    def _taken(self, vocabularies: Vocabularies, job: Job) -> "Worker":
         """Return a process for a job, a new one if none is idle."""
         with self._lock:
             worker = self._idle.pop() if self._idle else None
@@ -213,7 +209,7 @@ class CompileQueue:
                 worker.kill()
         return worker
 
-    def _give_back(self, job: Job, worker: Worker) -> None:
+    def _give_back(self, job: Job, worker: "Worker") -> None:
         with self._lock:
             job.worker = None
             if worker.alive:

@@ -59,9 +59,7 @@ _ESCAPE = re.compile(
 
 
 def check_schema(schema: Any, at: str = "#", deep: int = 0) -> None:
-    """Raise InvalidRequest, naming the place, if a part of this schema would not be
-    enforced.
-    """
+    """Raise InvalidRequest, with the place, if a part would not be enforced."""
     if not isinstance(schema, Mapping):
         return  # true, false, or an error that the compiler reports
     if deep > DEEPEST:
@@ -86,9 +84,7 @@ def check_schema(schema: Any, at: str = "#", deep: int = 0) -> None:
 
 
 def check_regex(pattern: str) -> None:
-    """Raise InvalidRequest if a part of this regular expression would not be
-    enforced.
-    """
+    """Raise InvalidRequest if a part of this expression would not be enforced."""
     for problem in _regex_problems(pattern):
         raise InvalidRequest(f"cannot follow this regex: {problem}")
 

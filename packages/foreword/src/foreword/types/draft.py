@@ -6,8 +6,6 @@ in padded tensors. Each form is computed from the other on first use: for a few 
 tokens, building small tensors costs more than using them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,7 +74,7 @@ class DraftTree:
             children.setdefault(parent, {}).setdefault(token, node)
         return children
 
-    def cut(self, most: int, floor: float = 0.0) -> DraftTree:
+    def cut(self, most: int, floor: float = 0.0) -> "DraftTree":
         """Return the tree of the `most` likeliest nodes with a probability above
         `floor`, likeliest first.
         """
@@ -90,7 +88,7 @@ class DraftTree:
                 chain.append(node)
         return chain
 
-    def as_chain(self) -> DraftTree:
+    def as_chain(self) -> "DraftTree":
         """Return the chain of first children as a tree."""
         return self.pruned(self.first_chain())
 
@@ -103,7 +101,7 @@ class DraftTree:
         order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])
         return [node for node in order[:most] if self.probabilities[node] > floor]
 
-    def pruned(self, nodes: Sequence[int]) -> DraftTree:
+    def pruned(self, nodes: Sequence[int]) -> "DraftTree":
         """Return the tree of these nodes, in that order."""
         position = {-1: -1} | {node: index for index, node in enumerate(nodes)}
         tokens = [self.tokens[node] for node in nodes]
@@ -146,7 +144,7 @@ class Draft:
         *,
         chain: bool = True,
         probabilities: Float[Tensor, "batch node"] | None = None,
-    ) -> Draft:
+    ) -> "Draft":
         """Return a draft made from padded tensors, on any device."""
         return _PaddedDraft(
             tokens, parents, count, probs, chain=chain, probabilities=probabilities
@@ -199,10 +197,8 @@ class Draft:
         """Width of the padding."""
         return max(map(len, self.trees), default=0)
 
-    def pruned(self, nodes: Sequence[Sequence[int]]) -> Draft:
-        """Return the draft of these nodes of each tree, in that order; parents must
-        come first.
-        """
+    def pruned(self, nodes: Sequence[Sequence[int]]) -> "Draft":
+        """Return the draft of these nodes of each tree, in order; parents first."""
         trees = [
             tree.pruned(kept) for tree, kept in zip(self.trees, nodes, strict=True)
         ]
@@ -215,7 +211,7 @@ class Draft:
             probs[row, : len(order)] = self.probs[row, order]
         return Draft(trees, probs, self.device)
 
-    def within(self, depths: Sequence[int]) -> Draft:
+    def within(self, depths: Sequence[int]) -> "Draft":
         """Return the draft without the nodes of each tree that are deeper than its
         entry in `depths`.
 
@@ -233,7 +229,7 @@ class Draft:
             ]
         )
 
-    def copy(self, device: torch.device) -> Draft:
+    def copy(self, device: torch.device) -> "Draft":
         """Return a copy with its own lists, and its tensors on `device`."""
         trees = [
             DraftTree([*tree.tokens], [*tree.parents], [*tree.probabilities])
@@ -321,7 +317,7 @@ class Verdict:
         path: Int[Tensor, "batch depth"],
         accepted: Int[Tensor, "batch"],
         bonus: Int[Tensor, "batch"],
-    ) -> Verdict:
+    ) -> "Verdict":
         """Return a verdict made from padded tensors, on any device."""
         return _PaddedVerdict(path, accepted, bonus)
 
@@ -381,9 +377,7 @@ def _table(
     fill: float,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return rows padded at the end with `fill`; int64 if `fill` is an int, else
-    float32.
-    """
+    """Return rows padded with `fill` at the end; int64 if it is an int, or float32."""
     kind = torch.int64 if isinstance(fill, int) else torch.float32
     padded = [[*row, *[fill] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)

@@ -24,9 +24,7 @@ class Noise:
     gumbel: Float[Tensor, "batch column vocab"] | None
     """Standard Gumbel noise of the position of each column; None = zero."""
     accept: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): column i is the acceptance test of node i (the last column is
-    unused).
-    """
+    """Uniform in (0, 1): column i is node i's acceptance test; the last is unused."""
     bonus: Float[Tensor, "batch column"]
     """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends
     at each column.

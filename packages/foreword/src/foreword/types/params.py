@@ -1,7 +1,5 @@
 """Sampling parameters of a request, and the checks of their types and ranges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -35,9 +33,7 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """0 decodes greedily, as does anything below 1e-6; otherwise logits are divided by
-    it.
-    """
+    """0 decodes greedily, as does all below 1e-6; else logits are divided by it."""
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -55,9 +51,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     """Subtracted once from the logits of tokens seen in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logits of tokens once for each time they were seen in the
-    output.
-    """
+    """Subtracted from the logits of tokens for each time they were in the output."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids, before everything else."""
     bad_words: tuple[str, ...] = ()

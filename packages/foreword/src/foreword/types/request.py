@@ -1,8 +1,4 @@
-"""Types of the engine loop: requests, batches, scores, streamed deltas and
-completions.
-"""
-
-from __future__ import annotations
+"""Types of the engine loop: requests, batches, scores, deltas and completions."""
 
 from array import array
 from collections import deque
@@ -22,13 +18,9 @@ from foreword.types.stats import Moments, Stats
 
 FinishReason = Literal["stop", "length", "abort"]
 StopReason = str | int | None
-"""The stop string, or the id of the stop token, that ended an answer; None if something
-else did.
-"""
+"""The stop string, or the id of the stop token, that ended an answer, or None."""
 Lists = Literal["one", "distinct", "independent"]
-"""How siblings in a draft are sampled for a rule: only one, without replacement, or
-independently.
-"""
+"""How a rule's drafts sample siblings: one, without replacement, or independently."""
 Origin = Literal["accepted", "bonus"]
 """Where a token came from: *accepted* is an accepted draft token; *bonus* is the token
 the target adds.
@@ -50,9 +42,7 @@ class TextDecoder(Protocol):
         ...
 
     def finish(self) -> str:
-        """Return the text held back: an unfinished character, or the beginning of a
-        stop string.
-        """
+        """Return the text held back: a part of a character or of a stop string."""
         ...
 
 
@@ -72,9 +62,7 @@ class TokenGrammar(Protocol):
         ...
 
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
-        """Return the nodes of a draft tree whose whole path the grammar accepts,
-        parents first.
-        """
+        """Return a draft tree's nodes whose path the grammar accepts, parents first."""
         ...
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
@@ -90,9 +78,7 @@ class TokenGrammar(Protocol):
 
 @runtime_checkable
 class PromptImages(Protocol):
-    """The images of a prompt, as a model takes them; model/vision/rows.py implements
-    it.
-    """
+    """The images of a prompt, as a model takes them (model/vision/rows.py)."""
 
     @property
     def keys(self) -> list[int]:
@@ -144,28 +130,22 @@ class Request:
     forced_end: int | None = None
     """The token that takes the last place of an answer of max_tokens."""
     material: tuple[int, ...] = ()
-    """Numbers of what the model reads besides tokens, which key the noise: a digest of
-    images.
-    """
+    """Numbers that the model reads besides tokens, to key the noise: digests."""
     cached: int = 0
-    """Tokens in the target's KV cache: 0 <= cached < len(tokens). The other tokens are
-    *pending*.
-    """
+    """Tokens in the target's KV cache, below len(tokens). The others are *pending*."""
     rounds: int = 0
-    """Rounds so far that emitted tokens; keys the noise of rules that must not reuse
-    it.
-    """
+    """Rounds that emitted tokens; keys the noise of rules that must not reuse it."""
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     error: Exception | None = None
     """The error that ended this request, e.g. of its own logits processor."""
     undrafted: str | None = None
     """Why drafting was turned off for this request; None while it is on."""
-    noise_keys: array[int] = field(default_factory=lambda: array("Q"), init=False)
+    noise_keys: "array[int]" = field(default_factory=lambda: array("Q"), init=False)
     """Keys of the noise of the answer's tokens (sampling/streams.py)."""
     speculator: object = None
     """Speculator of the request, kept in memory as long."""
-    unread: deque[Delta] = field(default_factory=deque)
+    unread: "deque[Delta]" = field(default_factory=deque)
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
     moments: Moments = field(default_factory=Moments)
@@ -187,9 +167,7 @@ class Request:
 
     @property
     def encoder_input(self) -> Source | Features:
-        """The input of the encoder of an encoder-decoder; empty for a decoder-only
-        model.
-        """
+        """The input of an encoder; empty for a decoder-only model."""
         return self.source if self.features is None else self.features
 
     @property
@@ -213,9 +191,7 @@ class Request:
 
     @property
     def copyable(self) -> list[int]:
-        """Tokens that draft tokens may be copied from: source, prompt and everything
-        committed.
-        """
+        """Tokens that draft tokens may be copied from: source, prompt, committed."""
         return [*self.source, *self.tokens] if self.source else self.tokens
 
     def with_end(self, emitted: list[int]) -> list[int]:
@@ -263,9 +239,7 @@ class NoiseSource(Protocol):
         ...
 
     def written(self, request: Request, count: int) -> list[int] | None:
-        """Return the keys of the noise that the last `count` tokens were drawn with,
-        likewise.
-        """
+        """Return the keys of the noise that the last `count` tokens were drawn with."""
         ...
 
 
@@ -277,16 +251,12 @@ whether to stop drafting here.
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Input of a drafter: the requests of this round, read-only, and the noise to
-    sample with.
-    """
+    """Input of a drafter: the requests of a round, read-only, and their noise."""
 
     requests: tuple[Request, ...]
     draws: NoiseSource
     trees: bool = True
-    """Whether target and rule verify trees; if not, only the first chain of a tree is
-    scored.
-    """
+    """Whether target and rule verify trees; if not, the first chain alone is scored."""
     floor: float = 0.0
     """Probability.
 
@@ -354,9 +324,7 @@ class Delta:
     text: str
     """Text that became final this round."""
     pieces: tuple[str, ...]
-    """The same text, one piece for each token (some may be empty); "".join(pieces) ==
-    text.
-    """
+    """The same text, one piece a token, perhaps empty; "".join(pieces) == text."""
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None

@@ -16,9 +16,7 @@ __all__ = [
 ]
 
 DIGITS = 6
-"""Significant digits of a probability or time: float32 has hardly more, and recordings
-stay short.
-"""
+"""Significant digits of a probability or time, near float32's."""
 
 Reason = Literal[
     "method", "failed", "target", "last-token", "budget", "no-match", "dropped"
@@ -50,9 +48,7 @@ class DraftToken:
 
     token: int
     text: str
-    """The token alone, as it reads after the token before it; empty without a
-    tokenizer.
-    """
+    """The token alone, as it reads after the one before; empty without a tokenizer."""
     parent: int
     """Node that it follows; -1 = the last committed token. Parents come first."""
     draft_prob: float | None
@@ -98,18 +94,14 @@ class Round:
     draft: tuple[DraftToken, ...]
     """The draft tree that the target scored."""
     accepted: tuple[int, ...]
-    """Nodes of the accepted path, from the root on; before any cut at a stop string or
-    limit.
-    """
+    """Nodes of the accepted path, from the root on, before a stop or limit cuts it."""
     added: AddedToken
     budget: int
     """Draft tokens allowed."""
     undrafted: Undrafted | None
     """Set if `draft` is empty."""
     rows: int
-    """Tokens that the forward read, of all sequences: prompts, pending and draft
-    tokens.
-    """
+    """Tokens the forward read, of all sequences: prompts, pending, draft tokens."""
     prompt_rows: int
     """Rows of prompts among them."""
     sequences: int

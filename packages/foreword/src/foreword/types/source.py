@@ -1,7 +1,5 @@
 """The input of an encoder, and what encoders made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,9 +22,7 @@ class Encoded:
 
     @torch.inference_mode()
     def encoded(self, encoder: nn.Module) -> Any:
-        """Return the output of an encoder of transformers for this input, alone and
-        unpadded.
-        """
+        """Return the output of a transformers encoder for this input, unpadded."""
         if encoder not in self.outputs:
             self.outputs[encoder] = encoder(
                 **self.inputs(next(encoder.parameters())), return_dict=True
@@ -37,7 +33,7 @@ class Encoded:
 class Source(Encoded, tuple[int, ...]):
     """Token ids that encoders read."""
 
-    def __new__(cls, tokens: Iterable[int] = ()) -> Source:
+    def __new__(cls, tokens: Iterable[int] = ()) -> "Source":
         source = super().__new__(cls, tokens)
         source.outputs = {}
         return source

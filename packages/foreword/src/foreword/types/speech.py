@@ -1,6 +1,4 @@
-"""Inputs of models that read sound: log-mel features, and the prompt of one window of
-sound.
-"""
+"""Inputs of models that read sound: log-mel features, and a window's prompt."""
 
 from dataclasses import dataclass
 

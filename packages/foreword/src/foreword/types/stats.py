@@ -32,9 +32,7 @@ class Stats:
     """
 
     rounds: int = 0
-    """Rounds that emitted at least one token (prefill rounds that only read do not
-    count).
-    """
+    """Rounds that emitted tokens (prefill rounds that only read do not count)."""
     drafted: int = 0
     """Draft tokens that the target scored."""
     accepted: int = 0
@@ -58,9 +56,7 @@ class Stats:
     undrafted: dict[Reason, int] = field(default_factory=dict)
     """Rounds in which nothing was drafted, by reason."""
     by_method: dict[str, int] = field(default_factory=dict)
-    """Tokens by the method that was in use, before any cut; empty where a request has
-    only one.
-    """
+    """Tokens by the method in use, before any cut; empty with only one method."""
 
     def read(self, clock: Clock, tokens: int) -> None:
         """Count one round that only read prompt tokens."""
@@ -165,9 +161,7 @@ class Load:
     preemptions: int
     """Times that a sequence gave its keys and values to others."""
     prefix_queries: int
-    """Tokens of prompts, and of preempted texts, that were looked up among earlier
-    texts.
-    """
+    """Tokens of prompts and preempted texts that were looked up among earlier texts."""
     prefix_hits: int
     """Tokens of them that did not have to be read."""
     kv_used: int

@@ -9,9 +9,7 @@ from foreword.types import DraftTree, Lists, Verify
 Keeps = Literal["same-text", "same-distribution"]
 
 Follow = Callable[[Sequence[int], DraftTree], tuple[list[int], int]]
-"""(target's token of each column, tree) -> (accepted nodes, token after them), for one
-sequence.
-"""
+"""(target's token of each column, tree) -> (accepted nodes, token after them)."""
 
 
 GivenText = Callable[[Sequence[float]], list[float]]
@@ -32,9 +30,7 @@ class Rule:
     Other rules would be biased.
     """
     lists: Lists
-    """How a drafter that samples must sample siblings; "one": the rule verifies chains
-    only.
-    """
+    """How a drafter must sample siblings; "one": the rule verifies chains only."""
     follow: Follow | None = None
     """The rule as a function of the target's drawn tokens; None for a rule that needs
     distributions.

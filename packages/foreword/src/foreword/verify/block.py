@@ -44,9 +44,7 @@ def block(
 
 
 def prefix_weight(ratio: Float[Tensor, "batch node"]) -> Float[Tensor, "batch node+1"]:
-    """Return b_0 = 1, b_i = min(1, b_{i-1} p_i(x_i)/q_i(x_i)): the weight of each
-    prefix.
-    """
+    """Return the weights b_0 = 1, b_i = min(1, b_{i-1} p_i(x_i)/q_i(x_i))."""
     weight = [ratio.new_ones(len(ratio))]
     for step in ratio.unbind(dim=1):
         weight.append((weight[-1] * step).clamp(max=1))

@@ -1,6 +1,4 @@
-"""Helpers of the rules with independent noise: distributions, residuals, draws and
-paths.
-"""
+"""Helpers of rules with independent noise: distributions, residuals, draws, paths."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,9 +10,7 @@ from foreword.types import Draft, Noise, Verdict
 def target_distributions(
     weights: Float[Tensor, "batch column vocab"],
 ) -> Float[Tensor, "batch column vocab"]:
-    """Return the softmax of log-weights (-inf = forbidden), in float32 or wider, as a
-    new tensor.
-    """
+    """Return the softmax of log-weights (-inf = forbidden), float32 or wider, anew."""
     return torch.softmax(
         weights, dim=-1, dtype=torch.promote_types(weights.dtype, torch.float32)
     )

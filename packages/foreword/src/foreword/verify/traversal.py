@@ -29,9 +29,7 @@ from foreword.verify.without_replacement import untried
 Shape = tuple[int, ...]
 """The parent of each node in use."""
 Weigh = Callable[[Float[Tensor, "row"], Float[Tensor, "row"]], Float[Tensor, "row"]]
-"""(weight of a path, sum of the residual after its rejected child) -> new weight of the
-path.
-"""
+"""(a path's weight, its residual's sum after a rejection) -> its new weight."""
 
 
 def traversal(

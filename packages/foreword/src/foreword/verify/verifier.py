@@ -31,9 +31,7 @@ class Distributions:
     At temperature 0 they are not yet one-hot.
     """
     unscaled: list[bool]
-    """Whether drawing applies the temperature: for a rule with `follow` and plain
-    parameters.
-    """
+    """Whether drawing applies the temperature: with `follow` and plain parameters."""
     invalid: list[Columns]
     """Columns where a draft path makes a processor fail or forbids every token."""
 

@@ -27,9 +27,7 @@ Next = Callable[[Probs, Bool[Tensor, "batch vocab"], Int[Tensor, "batch"]], Prob
 sibling was sampled from.
 """
 Left = Callable[[Probs, Probs], Probs]
-"""(target's distribution, the drafter's) -> the residual after a draft token is
-rejected.
-"""
+"""(target's distribution, the drafter's) -> the residual after a rejection."""
 
 
 def without_replacement(

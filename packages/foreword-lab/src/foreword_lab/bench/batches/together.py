@@ -2,8 +2,6 @@
 sequences in a batch.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +45,7 @@ class Row:
     """Whether another program kept one core busy."""
     batch: int
     tokens_per_second: float
-    """Median of the turns, from the first prompt to the last token, prefill
-    included.
-    """
+    """Median of the turns, from the first prompt to the last token, with prefill."""
     over_plain: Interval
     """Median of the ratios to plain decoding in the same turn."""
     drafted: int

@@ -1,6 +1,4 @@
-"""Inflation of a trained head to an inflated target: the same draft tokens at the cost
-of a larger head.
-"""
+"""Inflation of a trained head to an inflated target: same draft tokens, larger head."""
 
 import math
 from dataclasses import dataclass
@@ -59,9 +57,7 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Mapping of an axis: old entry source[i] becomes new entry target[i], of
-    `size`.
-    """
+    """Mapping of an axis: old entry source[i] becomes entry target[i], of `size`."""
 
     source: Tensor
     target: Tensor
@@ -100,9 +96,7 @@ def inflate_head(source: str | Path, small: Shape, large: Shape) -> Checkpoint:
 
 
 def _numbered(name: str, small: Shape, large: Shape) -> str:
-    """Return the name of a tensor; a layer that is numbered after the target's layers
-    is numbered anew.
-    """
+    """Return the name of a tensor, numbered anew after the target's layers."""
     before = f"model.layers.{small.layers}."
     after = f"model.layers.{large.layers}."
     return name.replace(before, after, 1) if name.startswith(before) else name

@@ -206,9 +206,7 @@ def _misfits(small: Shape, large: Shape) -> Iterator[str]:
 def _random(
     model: LlamaForCausalLM, shape: Shape, seed: int, context: int
 ) -> LlamaForCausalLM:
-    """Return a randomly initialised model of the new shape; the caller's random state
-    is unchanged.
-    """
+    """Return a randomly initialised model of the new shape; random state is kept."""
     config = copy.deepcopy(model.config)
     config.hidden_size = shape.hidden
     config.intermediate_size = shape.intermediate
@@ -234,9 +232,7 @@ def _random(
 def _fill_layer(
     new: LlamaDecoderLayer, old: LlamaDecoderLayer | None, small: Shape, large: Shape
 ) -> None:
-    """Copy `old` into the corner of `new`; None makes a layer that computes at full
-    cost and adds 0.
-    """
+    """Copy `old` into the corner of `new`; None = a layer at full cost that adds 0."""
     if old is None:
         nn.init.zeros_(new.self_attn.o_proj.weight)
         nn.init.zeros_(new.mlp.down_proj.weight)
@@ -274,16 +270,12 @@ def _write(new: nn.Linear | nn.Embedding, old: Tensor) -> None:
 
 
 def _scale(new: LlamaRMSNorm, old: LlamaRMSNorm) -> None:
-    """Undo what the added zero channels do to the root mean square: it shrinks by
-    sqrt(d / D).
-    """
+    """Undo that added zero channels shrink the root mean square by sqrt(d / D)."""
     channels = len(old.weight)
     factor = math.sqrt(channels / len(new.weight))
     new.weight[:channels] = (old.weight.float() * factor).to(new.weight.dtype)
 
 
 def rows_of(heads: Int[Tensor, "head"], head_dim: int) -> Int[Tensor, "row"]:
-    """Return the indices of these heads' rows in a projection, in the order of the
-    heads.
-    """
+    """Return the indices of these heads' rows in a projection, in order of heads."""
     return (heads[:, None] * head_dim + torch.arange(head_dim)).flatten()

@@ -20,9 +20,7 @@ from foreword.model.loading.sizes import stamps
 INT8, INT4 = "int8", "int4"
 """Forms of quantized weights, as in `foreword.LLM(weights=)`."""
 FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
-"""Form -> type of every matrix for other engines, the embedding and the LM head
-included.
-"""
+"""Form -> type of every matrix for other engines, embedding and LM head included."""
 FILE = "model.gguf"
 SAMPLE = "def f(x):  return 12345 * x  # naïve, 日本語 🙂\n\nIt's 1,234.5"
 """Text that tokenizers split differently: spaces, digits, marks and bytes."""

@@ -4,8 +4,6 @@ rounded to few bits.
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -41,9 +39,7 @@ BLOCK = 32
 NORMAL, CONTROL = 1, 3
 """Token types, as numbered by GGUF."""
 DIGITS_APART = "smollm"
-"""Llama.cpp's name of a pre-tokenizer that splits off each digit and then splits as
-GPT-2 does.
-"""
+"""Llama.cpp's name of a pre-tokenizer that splits off digits, then as GPT-2 does."""
 GPT2 = "gpt-2"
 UNUSED = "[unused{}]"
 """Name of an id that the model has and the tokenizer does not."""
@@ -118,9 +114,7 @@ def _data(weight: Tensor, kind: str) -> Tensor:
 
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
-    """Yield each weight's GGUF name and the weight in GGUF's layout; vectors are
-    float32.
-    """
+    """Yield each weight's GGUF name, and the weight as GGUF has it, vectors float32."""
     shape = shape_of(model.config)
     yield "token_embd.weight", model.model.embed_tokens.weight.detach()
     yield "output_norm.weight", model.model.norm.weight.detach().float()

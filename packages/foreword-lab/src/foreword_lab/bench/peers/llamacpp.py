@@ -1,8 +1,4 @@
-"""Baseline llama.cpp, through llama-cpp-python: plain, with a draft model, with prompt
-lookup.
-"""
-
-from __future__ import annotations
+"""Baseline llama.cpp (llama-cpp-python): plain, with a draft model, prompt lookup."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -33,9 +29,7 @@ SETTINGS: dict[str, dict[str, int]] = {
 }
 """Draft tokens in a round; prompt lookup uses the binding's defaults."""
 ROOM = 4096
-"""Maximum tokens of a prompt and its answer; when drafting, the binding keeps logits
-for as many.
-"""
+"""Tokens of a prompt and its answer; when drafting, so many logits are kept."""
 
 
 class GreedyDraft:
@@ -122,9 +116,7 @@ def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
 
 
 def file(source: Source, note: Callable[[str], None]) -> Path:
-    """Return the path of the model as a GGUF file: its own, or one converted
-    if needed.
-    """
+    """Return the path of the model as a GGUF file, converted if it has none."""
     if source.file is not None:
         return source.file
     kind = None if source.form is None else FORMS[source.form]

@@ -70,17 +70,13 @@ def check(names: Sequence[str]) -> None:
 
 
 def make(name: str, pair: Pair) -> Entry:
-    """Return the entry of this name, one of NAMES; its models are converted
-    if needed.
-    """
+    """Return the entry of this name in NAMES; its models are converted if needed."""
     engine, _, mode = name.partition(".")
     return import_module(ENGINES[engine].entry_module).entry(name, mode, pair)
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the engines of these entries; "unknown" without package
-    metadata.
-    """
+    """Return the versions of the entries' engines; "unknown" without metadata."""
     by_distribution = {}
     for name in (ENGINES[engine].distribution for engine in _engines(names)):
         try:
@@ -91,9 +87,7 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def settings(names: Sequence[str]) -> dict[str, Any]:
-    """Return engine -> mode -> the settings that the figures of these entries depend
-    on.
-    """
+    """Return engine -> mode -> the settings that these entries' figures depend on."""
     return {
         engine: import_module(ENGINES[engine].entry_module).SETTINGS
         for engine in _engines(names)

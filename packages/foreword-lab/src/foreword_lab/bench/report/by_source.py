@@ -30,9 +30,7 @@ class BySource:
 
 
 def by_source(results: Results) -> tuple[BySource, ...]:
-    """Return the speeds of our methods on each source of prompts, if there are
-    several.
-    """
+    """Return the speeds of our methods by source of prompts, if there are several."""
     rows = []
     for temperature in dict.fromkeys(heat for _, heat in results):
         plain = results[PLAIN_ROW, temperature]

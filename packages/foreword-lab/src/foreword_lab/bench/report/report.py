@@ -1,7 +1,5 @@
 """Report of a benchmark: rows computed from trials, a table and JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -71,13 +69,9 @@ class Row:
     speedup_over_generate: Interval | None
     """None if transformers' generate was excluded."""
     decode_speedup_over_plain: Interval | None
-    """Over the tokens after the prompt was read, for prompts where both sides have
-    such tokens.
-    """
+    """Over the tokens after the prompt, where both sides have such tokens."""
     load_seconds: float | None
-    """Seconds to load the target and what the entry drafts with; None where a target
-    was enlarged.
-    """
+    """Seconds to load the target and its drafter; None where a target was enlarged."""
     first_token_seconds: float | None
     """Mean seconds from the prompt's ids to the first token."""
     decode_tokens_per_second: float | None
@@ -89,9 +83,7 @@ class Row:
     same_text_share: float | None
     """Share of the answers that equal plain decoding's."""
     same_tokens_share: float | None
-    """Share of plain decoding's tokens before the first difference; later ones are not
-    comparable.
-    """
+    """Share of plain decoding's tokens before the first difference."""
     prompts: int
     tokens: int
     """Emitted tokens of all answers."""
@@ -248,9 +240,7 @@ def _per_pass(trials: list[Trial]) -> float | None:
 
 
 def _disk(trials: list[Trial]) -> float | None:
-    """Return the bytes read from disk per token; None for the few that a system reads
-    anyhow.
-    """
+    """Return the bytes read from disk per token; None for the few of any system."""
     read = sum(trial.disk or 0 for trial in trials) / sum(
         len(trial.tokens) for trial in trials
     )

@@ -1,6 +1,4 @@
-"""Forwards against what the machine allows: the least time of a pass (roof.py) /
-measured time.
-"""
+"""Forwards against what the machine allows: least time (roof.py) / measured time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -66,9 +64,7 @@ class LimitOptions(LoadingOptions):
     """Folder or hub id; None = the bundled target."""
     device: str = "cpu"
     batches: tuple[int, ...] | None = None
-    """Batch sizes, one token per sequence; None = 1 to 64 on an accelerator, none on a
-    CPU.
-    """
+    """Batch sizes, one token a sequence; None = 1 to 64, or none on a CPU."""
 
     @property
     def spend(self) -> float:
@@ -109,9 +105,7 @@ class Limit:
 
     @property
     def floor(self) -> float:
-        """Minimum seconds of a pass over one token, unless its weights fit into a
-        cache.
-        """
+        """Minimum seconds of a pass over one token, unless its weights fit a cache."""
         return self.roof.seconds(1, self.context)
 
     @property
@@ -145,9 +139,7 @@ class Limit:
 def limits(
     options: LimitOptions, progress: Callable[[str], None] = lambda _: None
 ) -> list[Limit]:
-    """Measure every requested shape in turn; raises InvalidRequest or ModelError before
-    any.
-    """
+    """Measure every requested shape; raises InvalidRequest or ModelError before any."""
     unknown = [
         shape for shape in options.shapes if shape != FAMILY and shape not in SHAPES
     ]
@@ -287,9 +279,7 @@ def _interleaved(
 
 
 def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
-    """Return the seconds of one forward over each number of tokens, after warming the
-    cache.
-    """
+    """Return the seconds of a forward by number of tokens, after warming the cache."""
     reads = [Read(SEQUENCE, context, ids[context : context + 1])]
     until = perf_counter() + WARMING
     # each is waited for: a GPU would otherwise still run them when the timer starts
@@ -305,9 +295,7 @@ def _turn(model: Model, ids: list[int], context: int) -> dict[int, float]:
 
 
 def _weight_bytes(hf: PreTrainedModel) -> int:
-    """Return the bytes of all weights except an untied embedding: a pass reads one row
-    of it per token.
-    """
+    """Return the bytes of all weights that a pass reads: no untied embedding."""
     embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
     looked_up = (
         0

@@ -1,8 +1,4 @@
-"""Forwards of several sequences, and the reading of prompts, against what the machine
-allows.
-"""
-
-from __future__ import annotations
+"""Forwards of several sequences and of prompts, against what the machine allows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +45,7 @@ class Pass:
     """Prediction of a cost table measured just before, for one sequence."""
 
     @classmethod
-    def of(cls, kind: Any, size: int, times: Times, least: float) -> Pass:
+    def of(cls, kind: Any, size: int, times: Times, least: float) -> "Pass":
         """Return the passes of a size; `least`: seconds that they take at least."""
         runs, first = times[size], next(iter(times.values()))
         ratios = [spent / one for spent, one in zip(runs, first, strict=True)]

@@ -12,9 +12,7 @@ from foreword_lab.bench.roofline.limit import NODES, Limit
 
 
 def draw(results: Sequence[Limit], path: Path) -> None:
-    """Write a PNG: for each model and context the time of a forward by its tokens,
-    above the least time.
-    """
+    """Write a PNG: by model and context, forwards' time by tokens, and the least."""
     figure = Figure(figsize=(4.2 * len(results), 3.6), dpi=160)
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(results), squeeze=False)[0]

@@ -36,9 +36,7 @@ REPEATS = 4
 SCALE = 4
 """Bytes of the scale of an output in 8 bits."""
 SMALL_RANGE = 64
-"""Largest difference of two levels whose products AVX2 adds up in 16 bits
-(csrc/products/groups.h).
-"""
+"""Largest difference of two levels that AVX2 adds in 16 bits (products/groups.h)."""
 UNGROUPED = 16
 """Bits in the header of a matrix without groups: bfloat16."""
 HEAD = "head"

@@ -1,6 +1,4 @@
-"""Timers of forwards and memory bandwidth on any device; a timer stops when the result
-is on the host.
-"""
+"""Timers of forwards and memory bandwidth; they stop with the result on the host."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -18,9 +16,7 @@ from foreword.native.huge_pages import Pages
 from foreword.native.openmp import one_thread, threads
 
 MEGABYTES, DEVICE_MEGABYTES = 256, 1024
-"""MiB read to measure the bandwidth, on CPU and on GPU: several times a last-level
-cache.
-"""
+"""MiB read to measure the bandwidth, on CPU and GPU: several last-level caches."""
 UNIT = 4096
 """Bytes. The size of the memory read must be a multiple of it."""
 TURNS = 3
@@ -28,9 +24,7 @@ TURNS = 3
 
 
 class Memory:
-    """A large buffer on a device; a call reads it once and returns the bytes per
-    second.
-    """
+    """A buffer on a device; a call reads it once and returns the bytes per second."""
 
     def __init__(self, device: torch.device) -> None:
         size = DEVICE_MEGABYTES if device.type == "cuda" else MEGABYTES
@@ -66,9 +60,7 @@ def seconds(model: Model, reads: Sequence[Read]) -> float:
 
 
 def _copied(source: Tensor, target: Tensor) -> float:
-    """Return the seconds of a copy on the device, by its own clock: each byte is read
-    and written.
-    """
+    """Return the seconds of a copy by the device's clock: bytes are read, written."""
     with torch.cuda.device(source.device):
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)

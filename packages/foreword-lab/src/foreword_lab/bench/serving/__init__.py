@@ -1,3 +1,1 @@
-"""Load measurement of servers: the same requests over HTTP to ours and to others,
-interleaved.
-"""
+"""Load measurement of servers: the same requests over HTTP to ours and others."""

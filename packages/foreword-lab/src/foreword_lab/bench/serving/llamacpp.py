@@ -80,9 +80,7 @@ def command(name: str, pair: Pair, slots: int) -> list[str]:
 
 
 def version() -> str:
-    """Return what llama-server says of its version; "unknown" where it is not
-    installed.
-    """
+    """Return what llama-server says of its version; "unknown" if not installed."""
     path = shutil.which(PROGRAM)
     if path is None:
         return "unknown"

@@ -98,9 +98,7 @@ class OpenVinoTarget:
         )
 
     async def _run(self) -> None:
-        """Step while there are unfinished requests, and wake all that wait after each
-        step.
-        """
+        """Step while requests are unfinished, and wake all that wait after a step."""
         try:
             while self._pipeline.has_non_finished_requests():
                 await asyncio.to_thread(self._pipeline.step)

@@ -43,9 +43,7 @@ class Row:
     first_token: tuple[float | None, ...]
     """Percentiles 50 and 95 of the time to the first text."""
     per_token: tuple[float | None, ...]
-    """Percentiles 50 and 95 of the time per token after the first, one value
-    an answer.
-    """
+    """Percentiles 50 and 95 of the time per token after the first, by answer."""
     gap: tuple[float | None, ...]
     """Percentiles 50 and 95 of the longest time between two texts, one value an
     answer: what a long prompt beside it costs a stream.

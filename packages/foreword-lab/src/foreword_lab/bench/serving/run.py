@@ -1,6 +1,4 @@
-"""Load measurement of servers: every server at every concurrency, interleaved, and HTTP
-beside no HTTP.
-"""
+"""Load measurement of servers: every server and concurrency, interleaved."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -48,9 +46,7 @@ MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is sent: the requests of each temperature, `turns` times at each
-    concurrency.
-    """
+    """What is sent: each temperature's requests, `turns` times per concurrency."""
 
     requests: dict[float, list[BenchRequest]]
     concurrencies: tuple[int, ...]
@@ -58,9 +54,7 @@ class Plan:
 
     @property
     def tenants(self) -> list[str]:
-        """Every tenant: one for the warm-up, and one for each turn, temperature and
-        concurrency.
-        """
+        """Every tenant: of the warm-up, and of each turn, temperature, concurrency."""
         loads = product(range(self.turns), self.requests, self.concurrencies)
         return [WARM, *(_tenant(*one) for one in loads)]
 

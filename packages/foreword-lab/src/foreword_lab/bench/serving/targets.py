@@ -67,9 +67,7 @@ def _request(
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:
-    """Read status line and headers; return the status, and whether the body comes in
-    chunks.
-    """
+    """Read status line and headers; return the status, and whether it is chunked."""
     first = (await reader.readline()).split()
     if len(first) < 2:
         raise RequestFailed("cannot get an answer: the server closed the connection")
@@ -156,9 +154,7 @@ class HttpTarget:
         )
 
     def _text(self, request: BenchRequest) -> str:
-        """Return the prompt as text, without a first token that the server
-        adds itself.
-        """
+        """Return the prompt as text, without a first token that the server adds."""
         ids = list(request.prompt)
         text = self.tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False

@@ -57,9 +57,7 @@ class MethodCounts:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Share accepted at each depth if the depth before was; short drafts count as
-        rejections.
-        """
+        """Share accepted at each depth if the one before was; short drafts reject."""
         if not self.accepted_at:
             return (self.accepted / self.tokens,) * self.depth
         counts = (self.drafts, *self.accepted_at[: self.depth])

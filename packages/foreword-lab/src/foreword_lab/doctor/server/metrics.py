@@ -39,9 +39,7 @@ class ServerMetrics:
         return f"{tokens:,.0f} tokens in {answers:,.0f} answers"
 
     def total(self, *names: str, **labels: str) -> float:
-        """Return the sum of the samples with one of the names and these labels; 0
-        without any.
-        """
+        """Return the sum of the samples of these names and labels; 0 without any."""
         return sum(
             one.value
             for one in self.samples

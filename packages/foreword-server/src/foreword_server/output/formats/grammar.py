@@ -1,7 +1,5 @@
 """Building blocks of xgrammar's structural tags, as plain dicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from foreword.chats import Function
@@ -18,9 +16,7 @@ def const(text: str) -> Tag:
 
 
 def token(text: str, special: Collection[str]) -> Tag:
-    """Return the grammar of a marker: its token if that is a special one, else its
-    text.
-    """
+    """Return the grammar of a marker: its token if it is special, else its text."""
     return {"type": "token", "token": text} if text in special else const(text)
 
 

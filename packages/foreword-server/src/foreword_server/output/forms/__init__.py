@@ -81,9 +81,7 @@ def _several(calls: Calls, begun: str, *, data: bool = False) -> Reading[bool]:
 
 
 def _read(calls: Calls, bracket: str) -> Reading[bool]:
-    """Read calls after a bracket, "" where a name comes first; return whether they
-    ended their frame.
-    """
+    """Read calls after a bracket, "" for a name; return whether their frame ended."""
     reader = calls.reader
     if bracket == "{":
         yield from calls.opened()

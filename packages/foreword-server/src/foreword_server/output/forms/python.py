@@ -1,6 +1,4 @@
-"""Calls in the syntax of Python, with values that are literals: Llama 3.2 and 4,
-Gemma, LFM2, Olmo 3.
-"""
+"""Calls in Python's syntax, values literal: Llama 3.2 and 4, Gemma, LFM2, Olmo 3."""
 
 import json
 import re
@@ -131,9 +129,7 @@ def _members(reader: Reader, depth: int) -> Reading[dict[str, object]]:
 
 
 def _goes_on(reader: Reader, bracket: str, depth: int, *, first: bool) -> Reading[bool]:
-    """Read up to the next item, or the closing bracket; return whether an item
-    follows.
-    """
+    """Read up to the next item or the closing bracket; return whether one follows."""
     if not depth:
         raise Mismatch
     yield from reader.space()

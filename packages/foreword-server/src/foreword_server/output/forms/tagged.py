@@ -113,9 +113,7 @@ def _value(calls: Calls, end: str) -> Reading[None]:
 
 
 def _closed(reader: Reader, end: str) -> Reading[bool]:
-    """Read the closing tag and the line break before it, if they are next; else at
-    least one character.
-    """
+    """Read the closing tag and the line break before it, or at least one character."""
     before = len(reader.held)
     try:
         yield from reader.any_of("\n")

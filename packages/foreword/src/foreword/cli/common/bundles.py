@@ -1,7 +1,5 @@
 """Dataclasses of related options, checked on construction, before torch is imported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import wraps
@@ -20,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses of options: their fields become options of the
-    command.
-    """
+    """Let a command take dataclasses of options: fields become its options."""
     hints = get_type_hints(command, include_extras=True)
     bundles = {
         name: kind
@@ -90,7 +86,7 @@ class SamplingValues:
     def __post_init__(self) -> None:
         self.defaults()
 
-    def defaults(self) -> GenerationConfig:
+    def defaults(self) -> "GenerationConfig":
         """Return the `generation_config` of an LLM whose requests have these values.
 
         Raises InvalidRequest for a value out of range.
@@ -129,7 +125,7 @@ class Sampling(SamplingValues):
         SamplingValues.__post_init__(self)
         self.params()
 
-    def params(self) -> SamplingParams:
+    def params(self) -> "SamplingParams":
         """Return the parameters but for the fields of SamplingValues.
 
         Raises InvalidRequest for a value out of range.
@@ -153,8 +149,8 @@ class Sampling(SamplingValues):
         return SamplingParams(**values)
 
     def fitting(
-        self, llm: LLM, params: SamplingParams, prompt: Rendered
-    ) -> SamplingParams:
+        self, llm: "LLM", params: "SamplingParams", prompt: "Rendered"
+    ) -> "SamplingParams":
         """Return the parameters with the sampling of an LLM, whose defaults hold these
         options, and the default length limited to the context left after a prompt.
         """
@@ -189,7 +185,7 @@ def open_llm(
     loading: ModelOptions,
     drafting: DraftingOptions,
     **more: Any,
-) -> LLM:
+) -> "LLM":
     """Load a target and its drafter, with a note on stderr meanwhile."""
     with render.loading():
         from foreword import LLM

@@ -4,8 +4,6 @@ devices, files.
 Names come from foreword.registry, so nothing heavy is imported.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -191,9 +189,7 @@ def output(path: Path | None) -> None:
 
 
 def json_text(value: str | None) -> str | None:
-    """Return the JSON of an option: text that begins with a brace, or the name of a
-    file.
-    """
+    """Return the JSON of an option: text that begins with a brace, or a file's name."""
     return (
         value if value is None or value.lstrip().startswith("{") else text(Path(value))
     )

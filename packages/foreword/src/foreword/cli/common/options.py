@@ -21,9 +21,7 @@ OUTPUT = "Output"
 
 SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b"]
 OPTIMIZERS = Literal["adamw", "muon"]
-"""Names that the library checks again; tests/cli/test_early.py compares the
-two lists.
-"""
+"""Names that the library checks again; tests/cli/test_early.py compares both."""
 MAX_TOKENS = 256
 """Tokens.
 
@@ -90,9 +88,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "budget": early.budget,
     "device": early.device,
 }
-"""Checks of settings before anything heavy is imported, and with the words of the
-command line.
-"""
+"""Checks of settings in the words of the command line, before heavy imports."""
 
 if TYPE_CHECKING:
     DtypeName = str

@@ -2,8 +2,6 @@
 lines in a pipe.
 """
 
-from __future__ import annotations
-
 import re
 
 from foreword.cli.common import render, runtime
@@ -19,7 +17,7 @@ class LineProgress:
         self._bar = render.bar(quiet=quiet)
         self._task = self._bar.add_task("", total=None)
 
-    def __enter__(self) -> LineProgress:
+    def __enter__(self) -> "LineProgress":
         self._bar.start()
         return self
 

@@ -1,8 +1,4 @@
-"""Terminal output of an answer: tokens coloured by origin, the legend, one line of
-statistics.
-"""
-
-from __future__ import annotations
+"""Terminal output of an answer: coloured tokens, the legend, one line of statistics."""
 
 import gc
 import json
@@ -29,16 +25,14 @@ if TYPE_CHECKING:
     from foreword.cli.common.session import Answer
     from foreword.types import Delta, Origin
 
-STYLES: dict[Origin, str] = {"accepted": "green", "bonus": "bold"}
+STYLES: "dict[Origin, str]" = {"accepted": "green", "bonus": "bold"}
 CONTROL = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     127: 0x2421,
     # Unicode has no pictures of these; 0x9B begins an escape sequence
     **dict.fromkeys(range(128, 160), 0xFFFD),
 }
-"""Control characters and their Unicode pictures, so that escape sequences do not reach
-a terminal.
-"""
+"""Control characters and their Unicode pictures: no escape sequence gets through."""
 
 
 def stdout() -> Console:
@@ -52,9 +46,7 @@ def stderr() -> Console:
 
 
 def notes() -> Console:
-    """Return a console for notes and progress on stderr; it prints nothing with
-    --quiet.
-    """
+    """Return a console for notes and progress on stderr; silent with --quiet."""
     return Console(stderr=True, quiet=runtime.IS_QUIET.get())
 
 
@@ -125,7 +117,7 @@ def use_colour(choice: bool | None) -> bool:
     )
 
 
-def coloured(pieces: Iterable[tuple[str, Origin]]) -> Text:
+def coloured(pieces: "Iterable[tuple[str, Origin]]") -> Text:
     """Return text in which the style of each token shows its origin."""
     text = Text()
     for origin, run in groupby(pieces, key=itemgetter(1)):
@@ -156,7 +148,7 @@ class Writer:
         )
         self._terminal = sys.stdout.isatty()
 
-    def __call__(self, delta: Delta) -> None:
+    def __call__(self, delta: "Delta") -> None:
         """Print what one round added."""
         if self._console:
             pieces = zip(delta.pieces, delta.origins, strict=True)
@@ -171,7 +163,7 @@ class Writer:
         sys.stdout.flush()
 
 
-def bar(*, quiet: bool = False, percent: bool = False) -> Progress:
+def bar(*, quiet: bool = False, percent: bool = False) -> "Progress":
     """Return progress bars with the remaining time, on stderr; disabled with `quiet` or
     without a terminal.
     """
@@ -201,7 +193,7 @@ def bar(*, quiet: bool = False, percent: bool = False) -> Progress:
     )
 
 
-def summary(answer: Answer) -> str:
+def summary(answer: "Answer") -> str:
     """Return one line: tokens, speed, acceptance, seed and finish reason."""
     stats = answer.stats
     parts = [
@@ -224,7 +216,7 @@ def _by_method(tokens: Mapping[str, int]) -> str:
     return ", ".join(f"{count} by {name}" for name, count in ranked)
 
 
-def _end(answer: Answer) -> str:
+def _end(answer: "Answer") -> str:
     if answer.interrupted:
         return "interrupted"
     if answer.finish_reason == "length":

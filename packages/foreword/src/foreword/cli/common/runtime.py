@@ -1,6 +1,4 @@
-"""Process setup and the shell interface: environment, warnings, errors and
-exit codes.
-"""
+"""Process setup and the shell interface: environment, warnings, errors, exit codes."""
 
 import atexit
 import gc

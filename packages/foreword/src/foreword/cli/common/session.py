@@ -1,7 +1,5 @@
 """Streaming of one request until its end or Ctrl-C: its output and its statistics."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -106,7 +104,10 @@ class Answer:
 
 
 def follow(
-    llm: LLM, prompt: Rendered, params: SamplingParams, show: Callable[[Delta], None]
+    llm: "LLM",
+    prompt: "Rendered",
+    params: SamplingParams,
+    show: Callable[[Delta], None],
 ) -> Answer:
     """Stream one completion and pass each delta to `show`. On a terminal, a bar shows
     how much of a long prompt is read.
@@ -133,9 +134,7 @@ def follow(
 
 
 LONG = 1024
-"""Tokens from which a prompt's reading is shown: about a second of a small model on a
-processor.
-"""
+"""Tokens from which a prompt's reading is shown: about a second of a small model."""
 
 
 class ReadingBar:
@@ -146,7 +145,7 @@ class ReadingBar:
         self._task = self._bar.add_task("reading the prompt", total=tokens)
         self._runs = False
 
-    def __enter__(self) -> ReadingBar:
+    def __enter__(self) -> "ReadingBar":
         self._bar.start()
         self._runs = True
         return self

@@ -3,8 +3,6 @@
 Knows rich, which is imported when a table is drawn; knows no report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -21,7 +19,7 @@ class Column(Generic[Row]):
     """One figure of every row: its head, and how it is written."""
 
     head: str
-    cell: Callable[[Row], str | Text]
+    cell: "Callable[[Row], str | Text]"
     """Text with rich's markup, or a finished Text."""
     justify: Literal["left", "right"] = "right"
     no_wrap: bool = False
@@ -32,12 +30,12 @@ class Column(Generic[Row]):
     """Share of the width that is left over."""
 
 
-def name_column(head: str, cell: Callable[[Row], str | Text]) -> Column[Row]:
+def name_column(head: str, cell: "Callable[[Row], str | Text]") -> Column[Row]:
     """Return a first column: names, which are never broken."""
     return Column(head, cell, justify="left", no_wrap=True)
 
 
-def figure_column(head: str, cell: Callable[[Any], str | Text]) -> Column[Any]:
+def figure_column(head: str, cell: "Callable[[Any], str | Text]") -> Column[Any]:
     """Return a column of figures, which are never broken."""
     return Column(head, cell, no_wrap=True)
 
@@ -82,7 +80,7 @@ class Table(Generic[Row]):
         """Return the rows as plain dicts; see `row_json`."""
         return [row_json(row) for row in self.rows]
 
-    def __rich__(self) -> Drawn:
+    def __rich__(self) -> "Drawn":
         drawn = self._empty()
         for column in self.columns:
             drawn.add_column(
@@ -100,7 +98,7 @@ class Table(Generic[Row]):
             drawn.add_row(*cells, style=self.emphasis(row))
         return drawn
 
-    def _empty(self) -> Drawn:
+    def _empty(self) -> "Drawn":
         from rich.box import SIMPLE_HEAD
         from rich.table import Table as Drawn
 

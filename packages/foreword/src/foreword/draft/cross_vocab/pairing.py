@@ -2,8 +2,6 @@
 drafting method for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +70,10 @@ def load_pair(
     trusted = target.trust_remote_code
     theirs = load_tokenizer(source, trust_remote_code=trusted)
     model = Model.load(
-        source, dtype=target.dtype, device=str(target.device), trust_remote_code=trusted
+        source,
+        dtype=target.dtype,
+        device=str(target.device),
+        trust_remote_code=trusted,
     )
     for member in (target, model):
         check_decoder_only(member.seq2seq, member.name, "translate draft tokens")
@@ -87,9 +88,7 @@ class CrossVocabularyDrafter(Drafter):
     """
 
     def __init__(self, pair: VocabularyPair, enough: float = ENOUGH) -> None:
-        """Take `enough`, the mean share over the first text from which shared tokens
-        are used.
-        """
+        """Take `enough`, the mean share from which shared tokens are used."""
         self._pair, self._enough = pair, enough
         self._drafter: Drafter | None = None
 
@@ -102,10 +101,9 @@ class CrossVocabularyDrafter(Drafter):
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
         if self._drafter is None:
-            kind = cast(
-                "Callable[[VocabularyPair], Drafter]",
-                method(suited(self._pair, batch.requests[0].tokens, self._enough)),
-            )
+            text = batch.requests[0].tokens
+            name = suited(self._pair, text, self._enough)
+            kind = cast("Callable[[VocabularyPair], Drafter]", method(name))
             self._drafter = kind(self._pair)
         return self._drafter.propose(batch, nodes)
 
@@ -121,9 +119,7 @@ class CrossVocabularyDrafter(Drafter):
 
 
 def suited(pair: VocabularyPair, tokens: Sequence[int], enough: float = ENOUGH) -> str:
-    """Return the method that drafts best after a text: shared tokens if they hold
-    `enough` of q.
-    """
+    """Return the method for a text: shared tokens if they hold `enough` of q."""
     model, translation = pair.model, pair.translation
     ids = [spelt for token in tokens for spelt in translation.spellings[token]][
         : min(PROBE, model.context)

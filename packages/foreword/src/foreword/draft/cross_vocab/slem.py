@@ -2,8 +2,6 @@
 draft (Timor et al. 2025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -77,7 +75,7 @@ class StringMatchDrafter(Drafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> StringMatchDrafter:
+    ) -> "StringMatchDrafter":
         return cls(load_pair(source, target, tokenizer))
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
@@ -159,9 +157,7 @@ class StringMatchDrafter(Drafter):
     def _write(
         self, batch: Batch, row: int, path: _Path, logits: Float[Tensor, "vocab"]
     ) -> None:
-        """Choose the draft model's next token, and queue it to be read unless enough is
-        written.
-        """
+        """Choose the draft model's next token; queue it for reading if more is due."""
         read, token = path.read, self._choose(batch, row, path, logits)
         tokens = [] if token is None else [token]
         path.written += tokens
@@ -205,9 +201,7 @@ class StringMatchDrafter(Drafter):
         return int(distribution.masked_fill(self._begins != token, -1.0).argmax())
 
     def _spelt(self, token: int) -> list[int]:
-        """Return the target tokens of one draft id alone; empty if the target has none
-        for it.
-        """
+        """Return the target tokens of one draft id alone; empty if there are none."""
         image = int(self._pair.translation.to_target[token])
         return (
             [image]
@@ -234,7 +228,5 @@ class StringMatchDrafter(Drafter):
 
 
 def _begins_character(text: bytes) -> bool:
-    """Return whether the text starts at a character: UTF-8 marks the bytes
-    inside one.
-    """
+    """Return whether the text starts at a character, by the marks of UTF-8."""
     return not text or text[0] & 0xC0 != 0x80

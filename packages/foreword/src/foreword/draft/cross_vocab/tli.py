@@ -2,8 +2,6 @@
 tokens (Timor et al. 2025).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
@@ -143,9 +141,7 @@ class RemappedBackend(Remembers):
         text.nodes = []
 
     def _in_draft_ids(self, read: Read) -> Read:
-        """Return the read in draft ids, and store its text, which may have to be read
-        again.
-        """
+        """Return the read in draft ids, and store its text for a second reading."""
         text, parents = self._texts[read.id], read.parents
         spelt = [self._spellings[token] for token in read.tokens]
         first_chain = (
@@ -268,5 +264,5 @@ class IntersectionDrafter(LanguageModelDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> IntersectionDrafter:
+    ) -> "IntersectionDrafter":
         return cls(load_pair(source, target, tokenizer))

@@ -1,8 +1,4 @@
-"""The map between target ids and draft ids: shared tokens, and spellings of
-the others.
-"""
-
-from __future__ import annotations
+"""The map between target ids and draft ids: shared tokens, and spellings of others."""
 
 from dataclasses import dataclass
 
@@ -25,12 +21,10 @@ class TokenMap:
     only one has it.
     """
     spellings: tuple[tuple[int, ...], ...]
-    """Draft ids of each target token, at least one: its image, or the pieces of its
-    text.
-    """
+    """Draft ids of each target token: its image, or the pieces of its text."""
 
     @classmethod
-    def between(cls, target: Vocabulary, draft: Vocabulary) -> TokenMap:
+    def between(cls, target: Vocabulary, draft: Vocabulary) -> "TokenMap":
         """Compare two vocabularies.
 
         Raises VocabularyMismatch if they share no token.
@@ -80,9 +74,7 @@ def _spelt(
     piece: bytes | str | None,
     draft: Vocabulary,
 ) -> tuple[int, ...]:
-    """Return the draft ids of a piece; a special token that the draft lacks is spelt by
-    its name.
-    """
+    """Return the draft ids of a piece; unshared special tokens are spelt by name."""
     if piece is None:
         return ()
     return tuple(draft.spell(piece if isinstance(piece, bytes) else piece.encode()))

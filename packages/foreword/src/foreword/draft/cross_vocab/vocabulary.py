@@ -33,9 +33,7 @@ class Vocabulary:
         tokenizer: Tokenizer,
         size: int,
     ) -> None:
-        """Take the model's `size`; ids without a token (padding of the embedding) have
-        no piece.
-        """
+        """Take the model's `size`; ids without a token (padding) have no piece."""
         self._tokenizer = tokenizer
         self.pieces = _pieces(tokenizer, size)
         # Of several tokens for one piece the last: SentencePiece lists its bytes before

@@ -1,6 +1,4 @@
-"""An ensemble in order of cost: expensive members draft where cheap ones are not
-confident enough.
-"""
+"""An ensemble in order of cost: expensive members draft where cheap ones are unsure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,15 +19,11 @@ from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 PRIOR = 0.5
-"""Prior probability of acceptance after an accepted parent, for members that state
-none.
-"""
+"""Prior acceptance probability after an accepted parent, if a member states none."""
 EAGER = 4.0
 """Prior gain of a member, in accepted draft tokens."""
 SHARE = 0.02
-"""Share of the time for members that do not seem to pay, in case they have become
-better.
-"""
+"""Share of the time for members that do not pay, in case they became better."""
 RAREST = 4
 """Times a member's own time.
 

@@ -2,8 +2,6 @@
 members; names no method.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -49,7 +47,7 @@ def _text_of(source: str | Path | HFModel | Model) -> str:
     return f"{name or type(model).__name__} of {size} parameters"
 
 
-def shipped(kind: type[Drafter] | MethodSpec, name: str) -> Path | None:
+def shipped(kind: "type[Drafter] | MethodSpec", name: str) -> Path | None:
     """Return the bundled draft model or head for a method; None if it takes none, or
     none is bundled.
     """
@@ -71,7 +69,7 @@ def quantized(drafter: Drafter, target: Model) -> Drafter:
     return drafter
 
 
-def taker(kind: type[Drafter] | MethodSpec, name: str) -> str:
+def taker(kind: "type[Drafter] | MethodSpec", name: str) -> str:
     """Return the method that takes the source of this one: itself, or a member."""
     return kind.taker if isinstance(kind, MethodSpec) else name
 
@@ -81,14 +79,12 @@ class MethodSpec:
     """Class and members of an ensemble. Loads like the class of a drafter."""
 
     kind: type[JointDrafter]
-    parts: tuple[tuple[str, type[Drafter] | MethodSpec], ...]
+    parts: "tuple[tuple[str, type[Drafter] | MethodSpec], ...]"
     """(name, class or spec) of each member."""
 
     @property
     def about(self) -> Method:
-        """What is known of the ensemble: what a member requires as source, else what
-        one accepts.
-        """
+        """What a member requires as source, else what one accepts."""
         members = [part.about for _, part in self.parts]
         takes = [part.about.takes for _, part in self._by_need]
         return Method(
@@ -101,9 +97,7 @@ class MethodSpec:
 
     @property
     def taker(self) -> str:
-        """Name of the member that takes the source; in a nested ensemble, that of its
-        member.
-        """
+        """Name of the member that takes the source, in a nested ensemble too."""
         name, part = next(
             ((name, part) for name, part in self._by_need if part.about.takes),
             ("", None),
@@ -115,7 +109,7 @@ class MethodSpec:
         source: Sources,
         target: Model,
         tokenizer: Tokenizer | None,
-        loader: Loader | None = None,
+        loader: "Loader | None" = None,
     ) -> Drafter:
         """Load every member. One source goes to the member that needs it; several are
         given by name.
@@ -149,7 +143,7 @@ class MethodSpec:
         return tuple(dict.fromkeys(chain.from_iterable(nested)))
 
     @property
-    def _by_need(self) -> list[tuple[str, type[Drafter] | MethodSpec]]:
+    def _by_need(self) -> "list[tuple[str, type[Drafter] | MethodSpec]]":
         return sorted(self.parts, key=lambda part: not part[1].about.needs)
 
     def _shared(self, source: Sources) -> Mapping[str, Sources]:

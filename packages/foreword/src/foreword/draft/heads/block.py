@@ -2,8 +2,6 @@
 predicts one from the target's hidden states.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,9 +30,7 @@ class BlockRequest:
     anchor: int
     """The last committed token, which the target has not read yet."""
     states: Float[Tensor, "new features"]
-    """The target's hidden states at the tokens before it that the head has not seen
-    yet.
-    """
+    """The target's hidden states at earlier tokens that the head has not seen."""
     start: int = 0
     """Index of the first of these tokens."""
 
@@ -100,9 +96,7 @@ class BlockPredictor(ABC, Generic[Pending]):
         return self.after(torch.cat(rows), tokens)
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Grow a whole tree from a request's block; return None where trees grow level
-        by level.
-        """
+        """Grow a tree from a request's block; None where trees grow level by level."""
         if self._grower is None:
             return None
         return self._grower.grow(self.block(read.id), read.tokens[-1], ask)
@@ -180,7 +174,7 @@ class BlockDrafter(HeadDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> BlockDrafter:
+    ) -> "BlockDrafter":
         del tokenizer  # a head uses the target's tokenizer
         head = cls.HEAD.read(checkpoint_of(source))
         check_fits(str(source), head, target.hf.config)

@@ -41,9 +41,7 @@ class DFlashHead(MaskedHead):
 
 
 class DFlashBlocks(MaskedBlocks):
-    """Block predictor whose distributions are independent of the draft tokens
-    before.
-    """
+    """Block predictor whose distributions ignore the draft tokens before."""
 
     def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
         return self.block(read.id)

@@ -5,8 +5,6 @@ The head that fills in blocks is in masked.py; here are its bigram table and con
 head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,9 +46,7 @@ class Markov(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """Linear layer from a hidden state to the log-odds that the draft token is
-    accepted.
-    """
+    """Linear layer from a hidden state to the log-odds of acceptance."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -102,9 +98,7 @@ class DSparkHead(MaskedHead):
         hidden: Float[Tensor, "rows hidden"],
         before: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows"] | None:
-        """Return the log-odds that each row's draft token is accepted, from the token
-        before it.
-        """
+        """Return the log-odds that each row's draft token is accepted."""
         if self.confidence_head is None:
             return None
         features = (
@@ -115,7 +109,7 @@ class DSparkHead(MaskedHead):
         return self.confidence_head.proj(torch.cat(features, -1)).squeeze(-1)
 
     @classmethod
-    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> DSparkHead:
+    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> "DSparkHead":
         config = entries(checkpoint.config)
         rank, kind = config.get("markov_rank"), config.get("markov_head_type", VANILLA)
         if not isinstance(rank, int) or rank < 1 or kind != VANILLA:
@@ -170,9 +164,7 @@ def _over_target_vocab(
 
 
 class DSparkBlocks(MaskedBlocks):
-    """Block predictor in which each draft token depends on the one before; read level
-    by level.
-    """
+    """Block predictor whose draft tokens depend on the one before, level by level."""
 
     def __init__(
         self,

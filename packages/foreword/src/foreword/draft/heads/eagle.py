@@ -4,8 +4,6 @@ al. 2025, arXiv 2503.01840).
 Runs the head (eagle_model.py) for many sequences at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +60,7 @@ class EagleDrafter(HeadDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> EagleDrafter:
+    ) -> "EagleDrafter":
         del tokenizer  # a head uses the target's tokenizer
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)
@@ -79,7 +77,9 @@ class TorchEagle(TorchHead):
     def __init__(self, head: EagleHead, target: Model) -> None:
         super().__init__(head, target)
         self._head = head
-        self._embed = target.embed if head.embed_tokens is None else head.embed_tokens
+        self._embed = target.embed
+        if head.embed_tokens is not None:
+            self._embed = head.embed_tokens
 
     def compute(
         self,

@@ -68,9 +68,7 @@ HEAD_NORMS = tuple(f"{{layer}}.self_attn.{part}_norm.weight" for part in "qk")
 
 
 def dump(head: EagleHead, dtype: torch.dtype, target: HFConfig) -> Checkpoint:
-    """Return the head in the layout of vLLM and SGLang, with floating-point tensors in
-    `dtype`.
-    """
+    """Return the head in the layout of vLLM and SGLang, floating point in `dtype`."""
     config = head.config
     text = target.get_text_config()
     about: dict[str, Any] = {

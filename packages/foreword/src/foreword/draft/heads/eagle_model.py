@@ -27,9 +27,7 @@ Attend = Callable[
     ],
     Float[Tensor, "batch row heads dim"],
 ]
-"""Maps queries, keys and values, rotated by position, to the attention output of each
-row.
-"""
+"""Maps rotated queries, keys and values to the attention output of each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

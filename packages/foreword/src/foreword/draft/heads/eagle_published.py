@@ -35,15 +35,11 @@ from foreword.model.loading.checkpoint import Checkpoint
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ORIGINAL, DRAFT_VOCAB = "LlamaForCausalLM", "draft_vocab_size"
-"""Architecture of the original code's heads, and the key that tells them
-from language models.
-"""
+"""Architecture of the original code's heads, and the key that marks a head."""
 KIND = "eagle3"
 """Name of the method in other engines."""
 LAYER_TYPES = ("llama", "qwen3")
-"""Decoder layers that heads may have; qwen3 is llama with norms over
-queries and keys.
-"""
+"""Decoder layers of heads; qwen3 is llama with norms over queries and keys."""
 IDS, ENGINE = "eagle_aux_hidden_state_layer_ids", "eagle_config"
 EMBEDDINGS, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -136,9 +132,7 @@ def _is_original(checkpoint: Checkpoint) -> bool:
 
 
 def default_states(layers: int) -> tuple[int, ...]:
-    """Return the hidden states that engines use by default: early, middle, late
-    (EAGLE-3's code).
-    """
+    """Return the default hidden states: early, middle, late (EAGLE-3's code)."""
     return 2, layers // 2, layers - 3
 
 

@@ -1,8 +1,4 @@
-"""Loads and saves the folders of trained heads; says where one does not fit a
-target.
-"""
-
-from __future__ import annotations
+"""Loads and saves the folders of trained heads; says where one does not fit."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,7 +27,7 @@ class TrainedHead:
     """Layers of the target; 0 = unknown."""
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> TrainedHead:
+    def read(cls, checkpoint: Checkpoint) -> "TrainedHead":
         """Load a head. Raises ModelError for another kind, or without a tensor."""
         raise NotImplementedError
 
@@ -121,9 +117,7 @@ def check_kind(checkpoint: Checkpoint, names: Iterable[str], method: str) -> Non
 
 
 def head_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    """Return the dtype of a head: of the largest of its tensors of floating-point
-    numbers.
-    """
+    """Return the dtype of a head: of its largest floating-point tensor."""
     tensors = checkpoint.tensors.values()
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     return max(floats, key=Tensor.numel).dtype

@@ -4,8 +4,6 @@
 Provides its layers, its config and its export to other engines.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -89,9 +87,7 @@ class Layout:
     mask: int
     """Mask token id."""
     sample_from_anchor: bool
-    """The first row predicts the next token; else the second row does, and the first is
-    unused.
-    """
+    """Whether the first row predicts the next token, and not the second."""
     depth: int = 0
     """Layers of the target; 0 = unknown."""
     draft_vocab: int = 0
@@ -102,7 +98,7 @@ class Layout:
         return self.block if self.sample_from_anchor else self.block - 1
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> Layout:
+    def of(cls, checkpoint: Checkpoint, *, sample_from_anchor: bool) -> "Layout":
         """Parse config.json, flat or in the layout of speculators; `sample_from_anchor`
         is the default.
 
@@ -318,9 +314,7 @@ class MaskedHead(TrainedHead, nn.Module):
         positions: Int[Tensor, "rows"],
         attend: Attend,
     ) -> Float[Tensor, "rows hidden"]:
-        """Map embeddings of block rows to normed hidden states for the target's LM
-        head.
-        """
+        """Map embeddings of block rows to normed hidden states for the LM head."""
         angles = self.rotary(x, positions)
         for number, layer in enumerate(self._stack):
             x = layer(number, x, angles, attend)
@@ -369,9 +363,7 @@ def _draft_vocab(checkpoint: Checkpoint, vocab: int) -> int:
 
 
 def _check_sizes(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
-    """Raise ModelError where the layers of a config are larger, or more, than its
-    tensors can be.
-    """
+    """Raise ModelError if a config's layers are larger, or more, than its tensors."""
     checkpoint.check_sides({name: about.get(name) for name in SIDES})
     layers = math.ceil(len(checkpoint.tensors) / len(TENSORS))
     checkpoint.check_most(

@@ -143,9 +143,7 @@ def _attention(
     keys: Float[Tensor, "held kv dim"],
     values: Float[Tensor, "held kv dim"],
 ) -> Float[Tensor, "rows heads dim"]:
-    """Return unmasked attention; query heads that share a key head become rows of one
-    product.
-    """
+    """Return unmasked attention; query heads of a key head are rows of a product."""
     rows, heads, dim = query.shape
     folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
     out = F.scaled_dot_product_attention(

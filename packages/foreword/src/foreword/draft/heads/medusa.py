@@ -2,8 +2,6 @@
 position (arXiv 2401.10774).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -92,9 +90,7 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         hidden: Float[Tensor, "rows hidden"],
         head: Int[Tensor, "rows"],
     ) -> Float[Tensor, "rows vocab"]:
-        """Return logits from the heads' own LM heads; row i is a hidden state of
-        head[i].
-        """
+        """Return logits of the heads' LM heads; row i is a hidden state of head[i]."""
         rows_of = [(head == number).nonzero().flatten() for number in range(len(self))]
         logits = [
             layers[-1](hidden[rows])
@@ -107,7 +103,7 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
         return cast("Sequence[nn.Sequential]", list(self))
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> MedusaHeads:
+    def read(cls, checkpoint: Checkpoint) -> "MedusaHeads":
         """Load from a checkpoint.
 
         Raises ModelError for another kind, or where a tensor is missing.

@@ -19,9 +19,7 @@ from foreword.types.growth import GrownTree, TreeRequest
 
 @dataclass(slots=True)
 class _StateBuffer:
-    """Rows of one request, for the tokens from `start` up to but not
-    including `end`.
-    """
+    """Rows of one request, for the tokens from `start` up to before `end`."""
 
     start: int = 0
     end: int = 0
@@ -132,9 +130,7 @@ class HeadDrafter(ModelDrafter):
 
 
 HeadOutput = tuple[Float[Tensor, "kept ids"], Float[Tensor, "rows hidden"]]
-"""The logits that some reads keep, of the ids that the head knows, and its state at
-every token.
-"""
+"""The logits that some reads keep, in the head's ids, and its state at each token."""
 
 
 class HeadExecutor(ABC):
@@ -177,9 +173,7 @@ class StateReader(HeadReader):
         super().__init__(context)
         self.executor = executor
         self._states: dict[int, Tensor] = {}
-        """The head's state at the last committed token, then at each draft token read
-        after it.
-        """
+        """The head's state at the last committed token, then at each draft token."""
 
     def open(self, id: int, capacity: int) -> None:
         super().open(id, capacity)

@@ -15,9 +15,7 @@ from foreword.native.openmp import threads_for
 
 
 class TorchHead(Packing, HeadExecutor):
-    """A head in torch, with the keys and values of many sequences; the reference of
-    `NativeHead`.
-    """
+    """A head in torch for many sequences; the reference of `NativeHead`."""
 
     def __init__(self, head: nn.Module, target: Model) -> None:
         """Pack the linear layers of `head` where that is faster."""

@@ -1,3 +1,1 @@
-"""Drafters without a model: they look up draft tokens in the text, earlier answers
-or a corpus.
-"""
+"""Drafters without a model: they look up the text, earlier answers or a corpus."""

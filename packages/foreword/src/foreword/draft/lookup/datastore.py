@@ -2,14 +2,13 @@
 tokens in microseconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from inspect import formatannotation
 from itertools import islice
 from pathlib import Path
 
@@ -128,9 +127,7 @@ class Datastore:
         return near[best], agree[best]
 
     def after(self, places: Int[np.ndarray, "place"], count: int) -> list[list[int]]:
-        """Return `count` tokens from each position on, fewer where its text ends
-        earlier.
-        """
+        """Return `count` tokens from each position on, fewer at the end of a text."""
         # the last is a separator
         where = np.minimum(places[:, None] + np.arange(count), self.meta.tokens - 1)
         rows, separator = self.tokens[where].tolist(), self.meta.separator
@@ -209,7 +206,9 @@ def _meta(folder: Path) -> Meta:
             f"supported {VERSION}. {again}"
         )
     kinds = {one.name: type(facts.get(one.name)).__name__ for one in fields(Meta)}
-    schema = {one.name: str(one.type).partition("[")[0] for one in fields(Meta)}
+    schema = {
+        one.name: formatannotation(one.type).partition("[")[0] for one in fields(Meta)
+    }
     if kinds != schema or facts.keys() != kinds.keys():
         raise ModelError(
             f"cannot open the datastore {folder}: {META} is damaged, it must hold "
@@ -237,9 +236,7 @@ def _mapped(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
 def _write_tokens(
     texts: Iterable[tuple[str, str]], tokenizer: Tokenizer, meta: Meta, path: Path
 ) -> Meta:
-    """Write the corpus: DEPTH separators, then the texts, each followed by a
-    separator.
-    """
+    """Write the corpus: DEPTH separators, then each text and a separator."""
     sources, pairs = Counter[str](), iter(texts)
     with path.open("wb") as file:
         np.full(DEPTH, meta.separator, meta.token).tofile(file)

@@ -4,8 +4,6 @@ the n-grams to copy them.
 Needs no draft model. The window and the copies are branches of one tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -15,9 +13,7 @@ from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 GRAM = 3
-"""Tokens of an n-gram: the one looked up and the draft tokens after it (N in the
-paper).
-"""
+"""Tokens of an n-gram: the one looked up and the draft after it (the paper's N)."""
 NGRAMS_PER_TOKEN = 8
 """N-grams kept per first token (G in the paper)."""
 SHARE = 0.6
@@ -31,9 +27,7 @@ class Pool:
         self._grams: dict[int, dict[tuple[int, ...], None]] = {}
 
     def add(self, gram: Sequence[int]) -> None:
-        """Add an n-gram as the latest of its first token; drop the oldest beyond the
-        limit.
-        """
+        """Add an n-gram as the latest of its first token, and limit their number."""
         rests = self._grams.setdefault(gram[0], {})
         rest = tuple(gram[1:])
         rests.pop(rest, None)
@@ -81,10 +75,8 @@ class _Window:
     count: int = 0
     """Draft tokens of that draft."""
 
-    def shifted(self, answers: Sequence[int]) -> _Window:
-        """Return the window one position later, with the target's answer appended to
-        each column.
-        """
+    def shifted(self, answers: Sequence[int]) -> "_Window":
+        """Return the window one position on, the target's answer in each column."""
         pairs = zip(self.columns, answers, strict=True)
         return _Window(
             self.start + 1, [[*column[1:], answer] for column, answer in pairs]

@@ -4,8 +4,6 @@ a model.
 After OpenAI's "Predicted Outputs" (2024).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,9 +51,7 @@ class PredictedDrafter(Drafter):
         self._copies.pop(request.id, None)
 
     def _propose(self, batch: Batch, request: Request, budget: int) -> DraftTree:
-        """Return a chain of at most `budget` draft tokens, none after an end-of-text
-        token.
-        """
+        """Return a chain of at most `budget` draft tokens, up to an end of text."""
         if budget <= 0:
             return DraftTree()
         copy = self._copies.get(request.id)
@@ -75,9 +71,7 @@ class PredictedDrafter(Drafter):
 
 @dataclass(slots=True)
 class Copy:
-    """An expected answer, and the position in it that a growing text has
-    reached.
-    """
+    """An expected answer, and the position in it that a growing text has reached."""
 
     expected: tuple[int, ...]
     start: int
@@ -103,7 +97,7 @@ class Copy:
                     self._places.setdefault(run, []).append(end)
 
     @classmethod
-    def of(cls, request: Request) -> Copy:
+    def of(cls, request: Request) -> "Copy":
         """Return a copy of a request's prediction or source from its start, or of its
         prompt once a run matches.
         """
@@ -129,9 +123,7 @@ class Copy:
         )
 
     def _join(self, written: list[int]) -> None:
-        """Move to the nearest position after the longest matching final run, if there
-        is one.
-        """
+        """Move to the nearest position after the longest matching final run, if any."""
         for size in SIZES:
             places = (
                 self._places.get(tuple(written[-size:]))
@@ -182,7 +174,5 @@ def agreement(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _kind(agreed: int) -> int:
-    """Return the class of a draft token: one each for 1, 2, 4, 8 and 16 tokens of
-    agreement.
-    """
+    """Return the class of a draft token: 1, 2, 4, 8 or 16 tokens of agreement."""
     return min(agreed, LONGEST).bit_length()

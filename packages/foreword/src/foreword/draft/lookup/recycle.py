@@ -5,8 +5,6 @@ It records the target's logits after every draft token, accepted or not, and nee
 draft model.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Sequence
@@ -104,9 +102,7 @@ class Adjacency:
                 )
 
     def writer(self, token: int) -> int:
-        """Return the id of the request that wrote the token's row last; -1 if none
-        did.
-        """
+        """Return the id of the request that last wrote the token's row, or -1."""
         return self._writers[token]
 
 
@@ -196,9 +192,7 @@ class _Successors:
         return children
 
     def learn(self, emitted: list[int]) -> None:
-        """Calibrate on the tokens that the target emitted after the last committed
-        token.
-        """
+        """Calibrate on the tokens that the target emitted after the committed text."""
         for depth, follower in enumerate(emitted):
             path = emitted[:depth]
             fresh = self._fresh(self._last(path))

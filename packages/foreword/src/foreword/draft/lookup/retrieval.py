@@ -2,8 +2,6 @@
 et al. 2024, section 3).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class RetrievalDrafter(Drafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> RetrievalDrafter:
+    ) -> "RetrievalDrafter":
         """Open the datastore in the folder `source`.
 
         Raises what `Datastore` raises, InvalidRequest where `source` is not a path, and

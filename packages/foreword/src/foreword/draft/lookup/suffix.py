@@ -4,8 +4,6 @@ past answers, without a model.
 After SuffixDecoding (Oliaro et al. 2025, arXiv 2411.04975).
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Sequence
@@ -113,7 +111,7 @@ class AnswerStore:
         path: Path,
         vocab: int,
         capacity: int = CAPACITY,
-    ) -> AnswerStore:
+    ) -> "AnswerStore":
         """Read a file written by `save`.
 
         Raises InvalidRequest for a file of another kind, VocabularyMismatch unless it
@@ -148,9 +146,7 @@ class AnswerStore:
 
 
 SAVED = 64
-"""The answer store is saved when 1/SAVED of its tokens are new; bounds the time spent
-on saving.
-"""
+"""The answer store is saved when 1/SAVED of its tokens are new, to bound the time."""
 
 
 @dataclass(slots=True)
@@ -201,7 +197,7 @@ class SuffixDrafter(Drafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> SuffixDrafter:
+    ) -> "SuffixDrafter":
         """`source` is a file of past answers, read if it exists and saved as requests
         finish; None = no file.
 
@@ -267,9 +263,7 @@ class SuffixDrafter(Drafter):
             self._try_save()
 
     def _try_save(self) -> None:
-        """Save the past answers; if this fails, warn once and try again after the next
-        request.
-        """
+        """Save the past answers; if this fails, warn once and try again later."""
         try:
             self.save()
         except OSError as error:

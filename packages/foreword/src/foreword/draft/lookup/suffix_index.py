@@ -2,8 +2,6 @@
 with the same last tokens.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -75,7 +73,7 @@ class SuffixIndex:
         assert self.index is not None, "the index needs a C compiler"
         return self.index, self.end
 
-    def resized(self, capacity: int) -> SuffixIndex:
+    def resized(self, capacity: int) -> "SuffixIndex":
         """Return a copy with room for `capacity` tokens; positions restart at 0."""
         copy = SuffixIndex(capacity)
         copy.extend(self.tokens())

@@ -20,9 +20,7 @@ VOTERS = 32
 WEIGHT = {size: 4**rank for rank, size in enumerate(reversed(SIZES))}
 """Weight of a match, by the number of tokens that agree before it."""
 GREEDY, SAMPLED = 0.5, 3.5
-"""Prior weight of an unseen continuation; lower at temperature 0, where text repeats
-itself more.
-"""
+"""Prior weight of an unseen continuation; lower at temperature 0."""
 
 Votes = list[tuple[tuple[int, ...], int]]
 """(continuation, weight)."""
@@ -30,9 +28,7 @@ Votes = list[tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class ContinuationCounts:
-    """The weighted continuations of a text, and the acceptance estimate of such
-    continuations.
-    """
+    """The weighted continuations of a text, and the estimate of their acceptance."""
 
     votes: Votes
     acceptance: AcceptanceEstimate
@@ -80,9 +76,7 @@ class ContinuationCounts:
         return tree
 
     def close(self, emitted: Sequence[int]) -> None:
-        """Learn whether each emitted token was counted, up to the first that
-        was not.
-        """
+        """Learn whether each emitted token was counted, up to the first not counted."""
         votes = self.votes
         for depth, token in enumerate(emitted):
             split, total = divided(votes, depth)

@@ -3,8 +3,6 @@
 2509.18362).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +68,7 @@ class MtpDrafter(HeadDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> MtpDrafter:
+    ) -> "MtpDrafter":
         """Load the layers from `source`, a folder or hub id; None = from the target's
         own checkpoint.
         """
@@ -90,7 +88,7 @@ class MtpDrafter(HeadDrafter):
         return drafter
 
     @classmethod
-    def of(cls, head: MtpHead, target: Model) -> MtpDrafter:
+    def of(cls, head: MtpHead, target: Model) -> "MtpDrafter":
         """Return a drafter with these layers, in the target's dtype, on its device."""
         head.eval().requires_grad_(False)
         kind = TorchMtp if unsupported(head, target) else NativeMtp

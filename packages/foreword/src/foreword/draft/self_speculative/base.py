@@ -1,6 +1,4 @@
-"""The base of self-speculation: a cheaper view of the target drafts, on the target's
-own KV cache.
-"""
+"""Base of self-speculation: a cheaper view of the target drafts, on its KV cache."""
 
 from foreword.draft.lm import LanguageModelDrafter, _Memory
 from foreword.draft.tree.drafter import ROOM
@@ -25,9 +23,7 @@ class SelfDrafter(LanguageModelDrafter):
     """
 
     def __init__(self, view: Model, *, shares: bool = True) -> None:
-        """Take a `view` from `foreword.model.view`; `shares` = it uses the target's KV
-        cache.
-        """
+        """Take a `view` of `foreword.model.view`; `shares` = on the target's cache."""
         super().__init__(view)
         self._shares = self.reads_target = shares
 

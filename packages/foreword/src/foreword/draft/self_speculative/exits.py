@@ -71,9 +71,7 @@ def read_first(draft: Draft, read: Sequence[DraftTree]) -> Draft:
 
 
 def _order(tree: DraftTree, read: DraftTree) -> list[int]:
-    """Return the nodes of a tree: in the order in which they
-    were read, then the others.
-    """
+    """Return the nodes of a tree in the order of reading, then the others."""
     pairs = zip(read.parents, read.tokens, strict=True)
     places = {pair: place for place, pair in enumerate(pairs)}
     ranks = {-1: -1}

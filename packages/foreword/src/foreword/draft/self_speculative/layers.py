@@ -1,7 +1,5 @@
 """The target without some sublayers as its own drafter (Draft & Verify, early exit)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,9 +24,7 @@ NAME = "layers"
 
 
 def exit_after(layers: int, of: int) -> LayerSkip:
-    """Return what early exit skips: all but the first `layers` (LayerSkip, Elhoushi et
-    al. 2024).
-    """
+    """Return the skip of all but the first `layers` (LayerSkip, Elhoushi 2024)."""
     rest = frozenset(range(layers, of))
     return LayerSkip(rest, rest)
 
@@ -60,7 +56,7 @@ class LayersDrafter(SelfDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> LayersDrafter:
+    ) -> "LayersDrafter":
         """Leave early, as a `source` such as exit:4 says; None = `default`."""
         del tokenizer  # it is the target's own
         skip = default(target) if source is None else _chosen(source, target)

@@ -4,8 +4,6 @@
 The 4-bit codes and their products are in native/csrc/products/groups.c.
 """
 
-from __future__ import annotations
-
 from foreword.draft.base import Source
 from foreword.draft.self_speculative.base import SPARE, SelfDrafter
 from foreword.errors import InvalidRequest
@@ -29,7 +27,7 @@ class QuantizedDrafter(SelfDrafter):
     @classmethod
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
-    ) -> QuantizedDrafter:
+    ) -> "QuantizedDrafter":
         """Load with `source` "int4" (default) or "int8".
 
         Raises InvalidRequest for others and for other backends.

@@ -39,9 +39,7 @@ class Calibration:
     error: float = 0.6
 
     def scale(self, temperature: float) -> float:
-        """Return s, the divisor of a log q + G; at temperature 0, of the logits
-        themselves.
-        """
+        """Return s, the divisor of a log q + G; at temperature 0, of the logits."""
         return (
             math.hypot(self.error / temperature, SPREAD) if temperature else self.error
         )

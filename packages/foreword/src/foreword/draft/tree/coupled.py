@@ -18,9 +18,7 @@ from foreword.types import Batch, DraftTree, Request
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
 BREADTH = 8
-"""Children considered per node; the ninth is the target's token once in a hundred
-times.
-"""
+"""Children considered per node; the ninth is the target's token once in 100 times."""
 ROWS = 16
 """Nodes expanded in one forward of the drafter."""
 READS = 192
@@ -180,9 +178,7 @@ class CoupledTree:
         return SHARPER * scores + noise
 
     def _promising(self, fresh: list[int]) -> list[int]:
-        """Return the nodes of a level whose children may be among the best,
-        best first.
-        """
+        """Return a level's nodes whose children may be among the best, in order."""
         if self.depth >= min(self.most, self.deep):
             return []
         probabilities, ends = self.tree.probabilities, self.request.eos
@@ -248,9 +244,7 @@ class CoupledTree:
 def _possible(
     tokens: list[int], values: list[float], probabilities: list[float]
 ) -> _Ranked:
-    """Return the children without impossible ones, which are last since their values
-    are -inf.
-    """
+    """Return the children without impossible ones, last since they are -inf."""
     if values and values[-1] > -math.inf:
         return tokens, values, probabilities
     count = sum(value > -math.inf for value in values)

@@ -2,8 +2,6 @@
 sampled ones.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -80,7 +78,7 @@ class ModelDrafter(Drafter):
         self.calibration = Calibration()
         self._coupled: dict[int, CoupledTree] = {}
 
-    def anew(self) -> ModelDrafter:
+    def anew(self) -> "ModelDrafter":
         """Return a drafter with the same model that has learnt from no text."""
         twin = copy(self)
         twin.calibration = Calibration()
@@ -88,13 +86,13 @@ class ModelDrafter(Drafter):
         return twin
 
     @cached_property
-    def _shapes(self) -> AdaptiveShape:
+    def _shapes(self) -> "AdaptiveShape":
         from foreword.draft.tree.shapes import AdaptiveShape
 
         return AdaptiveShape()
 
     @cached_property
-    def _sampled_tree(self) -> type[SampledTree]:
+    def _sampled_tree(self) -> "type[SampledTree]":
         """The class; a rule that draws with shared noise never needs it."""
         from foreword.draft.tree.sampled import SampledTree
 
@@ -178,9 +176,7 @@ class ModelDrafter(Drafter):
         return [choice == token for choice, token in pairs]
 
     def reach(self, batch: Batch, request: Request) -> int:
-        """Return the most useful depth of a draft, within the draft model's own
-        context.
-        """
+        """Return the most useful depth of a draft, within the model's context."""
         return max(
             0,
             min(
@@ -239,9 +235,7 @@ class ModelDrafter(Drafter):
         return Draft([trees[row].tree if row in trees else DraftTree() for row in rows])
 
     def _at_once(self, batch: Batch, tree: CoupledTree, read: Read) -> bool:
-        """Grow the whole tree in one call, if the draft model can; return whether it
-        did.
-        """
+        """Grow the whole tree in one call, if the model can; return whether it did."""
         if not tree.request.params.plain:
             return False
         if tree.at_once(batch, self.draft_model.grow, read):
@@ -254,9 +248,7 @@ class ModelDrafter(Drafter):
     def _sample(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> Draft:
-        """Sample trees, one forward per level; chains if the model or the rule supports
-        no trees.
-        """
+        """Sample trees, one forward per level; chains where no trees are supported."""
         # draft tokens are stored apart from the text
         held = self.draft_model.mode is Mode.TREE
         trees = held and batch.trees and batch.draws.wants_probs

@@ -105,9 +105,7 @@ class SampledTree:
         return children
 
     def path(self, row: int, node: int) -> list[int]:
-        """Return the tokens of request `row` from the last committed token up to a
-        sampled node.
-        """
+        """Return request `row`'s tokens from the last committed to a sampled node."""
         return self._rows[row].path(node)
 
     def branches(self, row: int, node: int) -> bool:

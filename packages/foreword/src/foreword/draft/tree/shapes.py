@@ -4,8 +4,6 @@ measured acceptance.
 A shape is the parent of each node, -1 = the last committed token; parents come first.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -74,9 +72,7 @@ def sequoia(
 
 
 FIRST = (0.6, 0.2, 0.1, 0.05)
-"""Prior acceptance probability by rank of child; no node has more children
-than this.
-"""
+"""Prior acceptance probability by rank of child; no node has more children."""
 DEEP = 12
 """Most levels of a tree."""
 GRAIN = 20

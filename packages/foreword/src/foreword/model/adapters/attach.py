@@ -54,9 +54,7 @@ class LowRank:
 
 
 class LoraAdapter:
-    """The pairs of a model's linear layers; other models may have adapters of the same
-    name.
-    """
+    """The pairs of a model's linear layers; another model may use the same names."""
 
     def __init__(self, name: str, pairs: Mapping[nn.Module, LowRank]) -> None:
         self.name = name

@@ -5,8 +5,6 @@ The module of an executor has two functions: `refused(model)` says why it cannot
 model, and `build(model, order)` returns its backend. See docs/extend/backend.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -31,9 +29,7 @@ BACKENDS = {
     "pool (chains)": Mode.CHAIN,
     CACHE: Mode.CACHE,
 }
-"""The backends and the mode of each, best first; PLAIN is the fallback when all of them
-fail.
-"""
+"""The backends and the mode of each, best first; PLAIN is the fallback."""
 
 
 LOSSES = {
@@ -90,7 +86,7 @@ class Order:
     mode: Mode
     attention: str
     """The model's own attention."""
-    swaps: list[Swap] = field(default_factory=list)
+    swaps: "list[Swap]" = field(default_factory=list)
     """Layers that were replaced inside the model; what replaces more adds them."""
     owned: bool = False
     """Whether the backend may take the weights out of the model."""
@@ -99,9 +95,7 @@ class Order:
 
 
 def refusal(model: PreTrainedModel, backend: str) -> str | None:
-    """Return why a backend cannot run a model, before anything is tried; None if it
-    may.
-    """
+    """Return why a backend cannot run a model, before any trial; None if it may."""
     return _module(backend).refused(model)
 
 
@@ -111,7 +105,11 @@ def made(model: PreTrainedModel, backend: str, order: Order) -> Backend:
 
 
 def build_backend(
-    model: PreTrainedModel, known: Capability, swaps: list[Swap], *, owned: bool = False
+    model: PreTrainedModel,
+    known: Capability,
+    swaps: "list[Swap]",
+    *,
+    owned: bool = False,
 ) -> Backend:
     """Return the backend of a model whose capability is known from an earlier probe;
     `owned` as for `choose`.

@@ -87,8 +87,6 @@ def _entry(file: Path, name: str) -> int:
 
 
 def return_freed() -> None:
-    """Return memory that was freed to the system; the C library keeps much of what
-    loading took.
-    """
+    """Return freed memory to the system; the C library keeps much of it."""
     with suppress(AttributeError, OSError):  # only glibc has this
         ctypes.CDLL(None).malloc_trim(0)

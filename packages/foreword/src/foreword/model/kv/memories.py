@@ -2,8 +2,6 @@
 (images, encoder sources, states).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from typing import Any, ClassVar, TypeVar
@@ -32,7 +30,7 @@ class SequenceMemory:
         self.sequences: dict[int, Any] = {}
         """What is remembered of each sequence."""
 
-    def empty(self) -> SequenceMemory:
+    def empty(self) -> "SequenceMemory":
         """Return a memory of this kind without sequences, for another pool."""
         fresh = copy(self)
         fresh.sequences = {}
@@ -66,9 +64,7 @@ class SequenceMemory:
         return None
 
     def keys(self, read: Read) -> list[int] | None:
-        """Return the tokens of a read as later texts are compared with them; None =
-        as they are.
-        """
+        """Return a read's tokens as later texts are compared; None = as they are."""
         return None
 
     def noted(self, pool: PagePool, reads: Sequence[Read]) -> None:

@@ -1,7 +1,5 @@
 """`Paged`, the base of executors whose sequences have pages of a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -59,10 +57,8 @@ class Paged(Remembers, Generic[Pool]):
         for memory in self.memories:
             memory.close(self.pool, id)
 
-    def _early(self, reads: Sequence[Read]) -> EarlyRows | None:
-        """Return where a view has run the first layers of some of these reads; None
-        nearly always.
-        """
+    def _early(self, reads: Sequence[Read]) -> "EarlyRows | None":
+        """Return where a view has run some reads' first layers; None nearly always."""
         if self.guest:
             return None
         return next((rows for rows in self.pool.early if rows.holds(reads)), None)
@@ -102,9 +98,7 @@ class Paged(Remembers, Generic[Pool]):
         return source, reach
 
     def _note(self, reads: Sequence[Read]) -> None:
-        """Note that these were read, so that later texts that begin alike can use the
-        rows.
-        """
+        """Note that these were read, so that texts that begin alike can use them."""
         if not self.guest:
             for read in reads:
                 final = len(read.tokens) - read.drafted

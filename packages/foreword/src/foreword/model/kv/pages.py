@@ -1,7 +1,5 @@
 """Key-value page allocator: texts take pages as they grow, and share prefix pages."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -42,13 +40,11 @@ def whole(rows: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class PageTable:
-    """The pages of one sequence, in the order of its rows, and the text that
-    they hold.
-    """
+    """The pages of one sequence, in order of rows, and the text that they hold."""
 
     capacity: int
     """Most rows."""
-    pages: array[int] = field(default_factory=lambda: array("q"))
+    pages: "array[int]" = field(default_factory=lambda: array("q"))
     run: int = 0
     """Leading pages that are adjacent in the pool."""
     tokens: list[int] | None = None
@@ -112,9 +108,7 @@ class PagePool:
         self.limit: int | None = None
         """Tokens. None = no limit."""
         self.spare = 0
-        """Rows added to every sequence's capacity, for a drafter that writes into the
-        same pool.
-        """
+        """Rows added to every sequence's capacity, for a drafter in the same pool."""
         self.count = 0
         """Pages that exist."""
         self.prefixes = PrefixTree()
@@ -131,9 +125,7 @@ class PagePool:
 
     @property
     def held(self) -> int:
-        """Tokens that fit into the pages of open sequences and of texts kept for
-        others.
-        """
+        """Tokens that fit into the pages of open sequences and of kept texts."""
         return (self.count - len(self._free)) * PAGE
 
     @property
@@ -142,15 +134,11 @@ class PagePool:
         return self.held - len(self.prefixes) * PAGE
 
     def room(self, rows: int) -> int:
-        """Return the tokens of the pages that a sequence of at most so many rows takes
-        in the end.
-        """
+        """Return the tokens of the pages that a sequence of so many rows takes."""
         return whole(rows + self.spare) if self.adjacent else PAGE * pages_for(rows)
 
     def lacking(self, id: int, rows: int) -> int:
-        """Return the tokens of further pages that a sequence needs to have
-        `rows` rows.
-        """
+        """Return the tokens of further pages that a sequence needs for `rows` rows."""
         table = self._tables.get(id)
         return PAGE * max(
             0, pages_for(rows) - (0 if table is None else len(table.pages))

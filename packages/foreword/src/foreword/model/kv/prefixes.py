@@ -1,7 +1,5 @@
 """Prefix tree of full pages with known tokens: texts that begin alike share them."""
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -24,19 +22,17 @@ class Prefix:
     The root of a tenant has no parent.
     """
 
-    parent: Prefix | None
+    parent: "Prefix | None"
     tokens: bytes
     """Key of the tokens; of a root, its tenant."""
     page: int = -1
     users: int = 0
     """Open sequences that use the page."""
-    children: dict[bytes, Prefix] = field(default_factory=dict)
+    children: "dict[bytes, Prefix]" = field(default_factory=dict)
     state: tuple[Tensor, ...] | None = None
     """Recurrent state after the page; None where it is not kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict)
-    """Hidden states of its tokens, [PAGE, size], by layer; only layers that a drafter
-    read.
-    """
+    """Hidden states of its tokens, [PAGE, size], by layer that a drafter read."""
 
 
 MOST_IMAGES = 4096
@@ -111,9 +107,7 @@ class PrefixTree:
     def shared(
         self, tokens: Sequence[int], tenant: str, layers: Sequence[int] = ()
     ) -> int:
-        """Return the tokens at the beginning of a text whose pages open
-        sequences use.
-        """
+        """Return the tokens at the start of a text whose pages open sequences use."""
         root = self._roots.get(tenant.encode())
         if root is None:
             return 0
@@ -222,9 +216,7 @@ class PrefixTree:
             del self._roots[prefix.tokens]
 
     def keep_state(self, prefix: Prefix, state: tuple[Tensor, ...], most: int) -> None:
-        """Keep the recurrent state after a page; of all states, only the `most` used
-        last stay.
-        """
+        """Keep the recurrent state after a page, among the `most` used last."""
         prefix.state = state
         self._states[prefix] = None
         while len(self._states) > most:

@@ -91,15 +91,11 @@ class PromptEnd:
 
 
 Reach = Mapping[bool, Int[Tensor, "tokens 2"]]
-"""By whether a layer has a window: the first and the last key that each row
-attends to.
-"""
+"""By whether a layer has a window: the first and last key each row attends to."""
 
 
 def source_id(id: int) -> int:
-    """Return the id under which the pool holds the source of a sequence; no sequence
-    has it.
-    """
+    """Return the id of a sequence's source in the pool, which no sequence has."""
     return -3 - id
 
 
@@ -113,9 +109,7 @@ class SourceKeys:
     length: int
 
     def visible(self, count: int, device: torch.device) -> Bool[Tensor, "rows keys"]:
-        """Return the mask of keys for so many rows: each attends to the whole
-        source.
-        """
+        """Return the mask of keys for so many rows: each attends to all the source."""
         return (torch.arange(whole(self.length), device=device) < self.length).repeat(
             count, 1
         )
@@ -132,9 +126,7 @@ class Branch:
     root: int
     """Position of the first node of the path; all keys before it are committed."""
     path: list[int]
-    """Row within the sequence of each node of the path, which may include nodes of
-    other branches.
-    """
+    """Row in the sequence of each node of the path; other branches have rows too."""
 
     @property
     def moved(self) -> bool:

@@ -1,7 +1,5 @@
 """Reads and writes drafter checkpoints, ours or others': a config and tensors."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Mapping
@@ -44,7 +42,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def read(cls, source: str | Path) -> Checkpoint:
+    def read(cls, source: str | Path) -> "Checkpoint":
         """Read a folder, or a repository on the hub.
 
         Raises ModelError where it is missing or unreadable.
@@ -143,9 +141,7 @@ class Checkpoint:
         check_total(self.source, empty, self._bytes())
 
     def _bytes(self) -> int:
-        """Return the bytes that the tensors hold; a pickled one may repeat a number
-        along a side.
-        """
+        """Return the bytes of the tensors; a pickled one may repeat a number."""
         storages = [tensor.untyped_storage() for tensor in self.tensors.values()]
         held = {storage.data_ptr(): storage.nbytes() for storage in storages}
         return sum(held.values())

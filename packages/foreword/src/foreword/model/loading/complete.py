@@ -35,9 +35,7 @@ def check_names(
     unexpected: Iterable[str],
     mismatched: Iterable[tuple[str, Any, Any]] = (),
 ) -> None:
-    """Raise ModelError if tensors are missing, unexpected or of another shape; name
-    them.
-    """
+    """Raise ModelError, with names, if tensors are missing, unexpected or misshapen."""
     faults = [f"it lacks {listed(missing)}"] if (missing := sorted(missing)) else []
     if unexpected := sorted(unexpected):
         faults.append(
@@ -135,9 +133,7 @@ def matrices(model: PreTrainedModel) -> set[str]:
 
 
 def check_index(source: str | Path, index: Mapping[str, Any] | None) -> None:
-    """Raise ModelError where the index of a folder's weights is damaged, or names a
-    missing file.
-    """
+    """Raise ModelError if a folder's index is damaged, or names a missing file."""
     if index is None:
         return
     files = index.get("weight_map")

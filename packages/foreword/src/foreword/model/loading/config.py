@@ -54,9 +54,7 @@ def _count(value: Any) -> bool:
 
 
 def _counts(value: Any) -> bool:
-    """Return whether a value is a count, or a list of one for each layer, zeros
-    allowed.
-    """
+    """Return whether a value is a count, or a list of one per layer, zeros allowed."""
     if not isinstance(value, list):
         return _count(value)
     return all(type(one) is int and one >= 0 for one in value)
@@ -184,9 +182,7 @@ def read_config(
 
 
 def misplaced_head(source: str | Path, config: Mapping[str, Any]) -> ModelError | None:
-    """Return the error for a trained head in place of a model; None for anything
-    else.
-    """
+    """Return the error for a trained head in place of a model, else None."""
     heads = [HEAD_METHODS[one] for one in hub.kinds_of(config) if one in HEAD_METHODS]
     return (
         ModelError(
@@ -361,9 +357,7 @@ def _check_values(table: Mapping[str, Any], checks: tuple[Check, ...]) -> None:
 
 
 def _check_lengths(config: Any) -> None:
-    """Raise _Invalid where longrope does not have one factor for each rotated pair of
-    dimensions.
-    """
+    """Raise _Invalid where longrope lacks one factor per rotated pair of dimensions."""
     rope = getattr(config, "rope_parameters", None) or {}
     dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
     if dim is None and _count(getattr(config, "num_attention_heads", None)):

@@ -1,7 +1,5 @@
 """Loads a model from the files of a checkpoint: read, probe, pack and quantize."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -35,7 +33,7 @@ LARGE = 2**28
 """Bytes of a checkpoint's files. Smaller ones are loaded in about a second."""
 
 
-def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
+def load(make: "type[Model]", source: str | Path, options: ModelOptions) -> "Model":
     """Return the model of a checkpoint; `make` is its class."""
     weights, kv = options.weights, options.kv
     dtype, trusted = options.dtype, options.trust_remote_code
@@ -88,7 +86,7 @@ def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:
 
 
 def _quantize(
-    model: Model, weights: str | None, kv: str | None, folder: Path | None
+    model: "Model", weights: str | None, kv: str | None, folder: Path | None
 ) -> None:
     """Quantize a packed model, then move its weights to `folder`, if there is one."""
     with pages_in(None if folder is None else folder.parent):
@@ -112,7 +110,7 @@ def _finish(source: str | Path) -> None:
 
 
 def _packed(
-    make: type[Model],
+    make: "type[Model]",
     hf: PreTrainedModel,
     source: str | Path,
     where: torch.device,
@@ -120,7 +118,7 @@ def _packed(
     known: Capability | None,
     *,
     trusted: bool,
-) -> Model:
+) -> "Model":
     """Return the model, packed for its backend; it is probed unless `known`."""
     name = str(source)
     if known is None:

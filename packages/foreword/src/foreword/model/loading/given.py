@@ -74,9 +74,7 @@ def check_given(
 
 
 def check_model(option: str, model: object) -> None:
-    """Raise InvalidRequest for anything but a folder, a hub id or a language model in
-    memory.
-    """
+    """Raise InvalidRequest for all but a folder, a hub id or a model in memory."""
     if isinstance(model, str | Path) and str(model).strip() not in ("", "."):
         return
     if isinstance(model, PreTrainedModel) and not model.can_generate():

@@ -175,9 +175,7 @@ def files(source: str | Path, names: list[str]) -> list[Path]:
 
 
 def lost(source: str | Path) -> bool:
-    """Return whether this is a path that does not exist: the hub would call it an
-    invalid id.
-    """
+    """Return whether this path does not exist: the hub would call it an invalid id."""
     return (
         str(source).startswith(("/", ".", "~"))
         and not Path(source).expanduser().exists()

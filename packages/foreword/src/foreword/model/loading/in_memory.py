@@ -28,9 +28,7 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _attention(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Return the config of every part of a model, each with its attention
-    implementation.
-    """
+    """Return the config of each part of a model, with its attention implementation."""
     configs: dict[int, Any] = {}
     pending = [
         part.config for part in model.modules() if isinstance(part, PreTrainedModel)

@@ -4,8 +4,6 @@ The checks are in hub.py (files), config.py and complete.py (tensors); quantized
 reads quantized checkpoints.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -48,9 +46,7 @@ GGUF = {
 SAMPLING = (*GGUF, "typical_p")
 """Sampling parameters that generation settings may hold."""
 NO_ADAPTER = {"adapter_kwargs": {"local_files_only": True}}
-"""Argument for transformers, which asks the hub for an adapter where PEFT is
-installed.
-"""
+"""Argument for transformers, which asks the hub for an adapter if PEFT is there."""
 _LOADING = Lock()
 """Held while transformers builds a model: it switches the whole process to tensors
 without storage.
@@ -128,9 +124,7 @@ def _loading(
 def parameter_count(
     config: PreTrainedConfig, *, trust_remote_code: bool = False
 ) -> int:
-    """Return the number of weights of a model, tied ones counted once; nothing is
-    loaded.
-    """
+    """Return the number of a model's weights, tied ones once; nothing is loaded."""
     model = empty_model(config, trust_remote_code=trust_remote_code)
     return sum(weight.numel() for weight in model.parameters())
 
@@ -228,7 +222,7 @@ def eos_ids(hf: PreTrainedModel) -> tuple[frozenset[int], list[Any]]:
     return frozenset(valid), [token for token in ids if token not in valid]
 
 
-def forced_tokens(hf: PreTrainedModel, name: str) -> Seq2Seq | None:
+def forced_tokens(hf: PreTrainedModel, name: str) -> "Seq2Seq | None":
     """Return the tokens that the settings of an encoder-decoder force; None of a model
     that is none.
     """

@@ -2,14 +2,12 @@
 the checkpoint's weights.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -29,10 +27,8 @@ from foreword.model.kv.limit import free_memory
 from foreword.model.layers import fill_missing
 from foreword.model.loading.complete import weights
 from foreword.model.loading.sizes import stamps
+from foreword.model.model import Model
 from foreword.version import VERSION
-
-if TYPE_CHECKING:
-    from foreword.model.model import Model
 
 REST, ABOUT = "rest.safetensors", "about.json"
 """The tensors that are not packed matrices; and what the model is."""
@@ -164,9 +160,7 @@ def attach(model: Model, folder: Path) -> None:
 def _empty(
     folder: Path, source: str | Path, config: PreTrainedConfig, trusted: bool
 ) -> PreTrainedModel:
-    """Return the model with the tensors that are not packed; the others have no
-    storage.
-    """
+    """Return the model with unpacked tensors only; the others have no storage."""
     with no_init_weights():
         hf = loader(config).from_config(
             config, dtype=torch.bfloat16, trust_remote_code=trusted

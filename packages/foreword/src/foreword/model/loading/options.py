@@ -20,9 +20,7 @@ FORMS = {
     "weights": {"int8": forward.BYTES, "int4": forward.GROUPS},
     "kv": {"int8": forward.BYTES},
 }
-"""Forms of quantized weights, and of quantized keys and values, and how the C side
-names them.
-"""
+"""Forms of quantized weights, keys and values, and how the C side names them."""
 
 
 def placed(options: ModelOptions) -> tuple[torch.device, str | None]:

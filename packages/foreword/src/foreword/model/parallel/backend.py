@@ -7,8 +7,6 @@ sequences, the allocator of pages, reused prefixes, drafts, noise. So ranks cann
 disagree about pages: a span names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ class Forward:
     spans: tuple[Span, ...]
 
     @classmethod
-    def over(cls, spans: tuple[Span, ...]) -> Forward:
+    def over(cls, spans: tuple[Span, ...]) -> "Forward":
         """Return the forward over these spans, without what only the allocator reads:
         their texts and hidden states.
         """
@@ -46,7 +44,7 @@ class Forward:
         pairs = zip(spans, tables, strict=True)
         return cls(tuple(replace(span, table=table) for span, table in pairs))
 
-    def run(self, backend: ParallelBackend) -> None:
+    def run(self, backend: "ParallelBackend") -> None:
         """Write the keys and values of this rank's heads."""
         backend.run(self.spans)
 
@@ -57,7 +55,7 @@ class Stretch:
 
     rows: int
 
-    def run(self, backend: ParallelBackend) -> None:
+    def run(self, backend: "ParallelBackend") -> None:
         """Grow the pool of this rank."""
         backend.pool.stretch(self.rows)
 
@@ -69,7 +67,7 @@ class Move:
     source: list[int]
     target: list[int]
 
-    def run(self, backend: ParallelBackend) -> None:
+    def run(self, backend: "ParallelBackend") -> None:
         """Copy the rows of this rank."""
         rows = torch.tensor([self.source, self.target], device=backend.device)
         backend.pool.move(rows[0], rows[1])
@@ -82,7 +80,7 @@ class Copy:
     source: int
     target: int
 
-    def run(self, backend: ParallelBackend) -> None:
+    def run(self, backend: "ParallelBackend") -> None:
         """Copy the page of this rank."""
         backend.pool.copy(self.source, self.target)
 
@@ -95,7 +93,7 @@ class Apply:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def run(self, backend: ParallelBackend) -> None:
+    def run(self, backend: "ParallelBackend") -> None:
         """Receive the tensor and apply this rank's part."""
         tensor = torch.empty(self.shape, dtype=self.dtype, device=backend.device)
         backend.apply(self.part, Lead.share(tensor))

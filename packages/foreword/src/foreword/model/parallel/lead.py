@@ -50,9 +50,7 @@ class Lead:
                 self.ranks.fail(error)
 
     def _finish(self) -> None:
-        """Wait for the device: scores of a forward that a lost rank broke off must not
-        be used.
-        """
+        """Wait for the device: a forward that a lost rank broke off must not count."""
         if self.ranks.device == "cuda":
             torch.cuda.current_stream().synchronize()
             self.ranks.check()

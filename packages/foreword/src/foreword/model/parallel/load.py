@@ -1,13 +1,11 @@
 """Loads a model that is split among ranks."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Mapping
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,14 +20,12 @@ from foreword.model.loading import hub
 from foreword.model.loading.config import quantization, read_config
 from foreword.model.loading.load import empty_model, load_weights
 from foreword.model.loading.options import dtypes, placed
+from foreword.model.model import Model
 from foreword.model.parallel.backend import ParallelBackend
 from foreword.model.parallel.lead import Lead
 from foreword.model.parallel.network import loopback
 from foreword.model.parallel.ranks import Order, Ranks
 from foreword.options import POOL, ModelOptions
-
-if TYPE_CHECKING:
-    from foreword.model.model import Model
 
 
 def load(make: type[Model], source: str | Path, options: ModelOptions) -> Model:

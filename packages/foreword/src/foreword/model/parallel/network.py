@@ -1,6 +1,4 @@
-"""Forms the groups of ranks, and keeps them off the network: ranks unpickle what they
-receive.
-"""
+"""Forms the groups of ranks, off the network: ranks unpickle what they receive."""
 
 import os
 import socket
@@ -43,9 +41,7 @@ def joined(rank: int) -> str:
 
 
 def grouped(store: Store, device: str, rank: int, count: int) -> ProcessGroup:
-    """Form the default group of this process and the other ranks; return the group of
-    messages.
-    """
+    """Form the default group of all ranks; return the group of messages."""
     on_gpu = device == "cuda"
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",

@@ -6,8 +6,6 @@ first checks the algorithm in float32 on the first layers. Then scores must be
 bit-identical for every packing, and near the model's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -56,7 +54,7 @@ def backend_named(backend: str | None) -> str | None:
 def probed(
     model: PreTrainedModel,
     name: str,
-    swaps: list[Swap],
+    swaps: "list[Swap]",
     *,
     owned: bool,
     backend: str | None,
@@ -72,7 +70,7 @@ def probed(
 
 def choose(
     model: PreTrainedModel,
-    swaps: list[Swap],
+    swaps: "list[Swap]",
     *,
     owned: bool = False,
     only: str | None = None,

@@ -1,6 +1,4 @@
-"""Checks of a backend for one model: algorithm in float32, bit equality, the model's
-own scores.
-"""
+"""Checks of a backend for one model: float32, bit equality, the model's scores."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -69,9 +67,7 @@ class Trial:
         self._precise: Trial | None = None
 
     def _own_scores(self) -> tuple[list[Tensor], list[float]]:
-        """Return the model's own scores of each text, and how far a backend's may be
-        from them.
-        """
+        """Return the model's scores of each text, and how far others may differ."""
         scores = _references(self._model, self._texts)
         if not self._rounded:
             return scores, [EXACT] * len(scores)
@@ -131,9 +127,7 @@ class Trial:
         )
 
     def batch_dependence(self, backend: Backend, mode: Mode) -> str | None:
-        """Return why scores may depend on the batch; None if every bit is independent
-        of it.
-        """
+        """Return why scores may depend on the batch; None if no bit does."""
         windows = getattr(backend, "windows", None)
         if windows is not None and (reason := _missing_window(self._model, windows)):
             return reason

@@ -1,7 +1,5 @@
 """Common form of quantized matrices, to which the readers of all formats convert."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,9 +27,7 @@ class Scales:
     """
 
     values: Float32[Tensor, "outputs spans"]
-    """One for each span of consecutive groups; spans divide the groups of an output
-    evenly.
-    """
+    """One for each span of consecutive groups, which divide an output evenly."""
     factors: Int[Tensor, "outputs groups"] | None = None
     """Whole numbers in [-128, 255] by which those are multiplied, one a group
     (K-quants); None = all are 1.
@@ -42,12 +38,12 @@ class Scales:
         values = self.values.repeat_interleave(groups // self.values.shape[1], dim=1)
         return values if self.factors is None else values * self.factors
 
-    def part(self, rows: slice) -> Scales:
+    def part(self, rows: slice) -> "Scales":
         """Return the numbers of consecutive outputs."""
         factors = None if self.factors is None else self.factors[rows]
         return Scales(self.values[rows], factors)
 
-    def rows(self, index: Int[Tensor, "rows"]) -> Scales:
+    def rows(self, index: Int[Tensor, "rows"]) -> "Scales":
         """Return the numbers of some outputs."""
         factors = None if self.factors is None else self.factors.index_select(0, index)
         return Scales(self.values.index_select(0, index), factors)
@@ -100,13 +96,13 @@ class Coded:
         fill(whole, self.part)
         return whole
 
-    def part(self, rows: slice) -> Coded:
+    def part(self, rows: slice) -> "Coded":
         """Return consecutive outputs."""
         offset = None if self.offset is None else self.offset.part(rows)
         scale = self.scale.part(rows)
         return Coded(self.codes[rows], self.levels, scale, offset, self.group)
 
-    def rows(self, index: Int[Tensor, "rows"]) -> Coded:
+    def rows(self, index: Int[Tensor, "rows"]) -> "Coded":
         """Return some outputs."""
         offset = None if self.offset is None else self.offset.rows(index)
         return Coded(
@@ -117,7 +113,7 @@ class Coded:
             self.group,
         )
 
-    def columns(self, index: Int[Tensor, "columns"]) -> Coded | None:
+    def columns(self, index: Int[Tensor, "columns"]) -> "Coded | None":
         """Return some inputs; None where that takes groups apart."""
         starts = index.view(-1, self.group)[:, :1]
         if bool((starts % self.group).any()) or not torch.equal(
@@ -170,7 +166,7 @@ class Matrix:
         else:
             fill(whole.view(-1, self.shape[-1]), self.part, self.blocks)
 
-    def __deepcopy__(self, memo: object) -> Matrix:
+    def __deepcopy__(self, memo: object) -> "Matrix":
         return self  # a copy would hold a copy of the file
 
 
@@ -254,9 +250,7 @@ def _span(levels: Sequence[Int8[Tensor, "_"]]) -> Int8[Tensor, "span"]:
 
 
 def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
-    """Return the same matrix with the levels of a span, and a scale for each of smaller
-    groups.
-    """
+    """Return the matrix with the levels of a span, and a scale for smaller groups."""
     times = part.group // group
     groups = part.groups
     levels = part.levels.to(torch.int16) - int(span[0])

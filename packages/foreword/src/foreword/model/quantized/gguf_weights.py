@@ -4,8 +4,6 @@ Llama.cpp's converter splits, renames and reorders weights. Here each of its cha
 undone, on codes too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,9 +25,7 @@ EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_
 ROTATED_PAIRS = ("llama", "smollm3")
 """Architectures whose queries and keys llama.cpp rotates in pairs of neighbours."""
 AROUND_ONE = ("gemma2", "gemma3", "qwen35", "qwen35moe")
-"""Architectures whose norms a file holds plus one; but for the norms of linear
-attention.
-"""
+"""Architectures whose norms a file holds plus one, but for linear attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +39,7 @@ class Place:
     columns: Int[Tensor, "depth"] | None = None
     """Index in the file of each input; None = the same order."""
     number: Callable[[Tensor], Tensor] | None = None
-    """Undoes llama.cpp's change of the numbers; they can then no longer be used in
-    quantized form.
-    """
+    """Undoes llama.cpp's change of the numbers, which ends their quantized form."""
     transposed: bool = False
     """Whether the model holds a matrix of each expert as [inputs, outputs]."""
 
@@ -205,9 +199,7 @@ def halves(rows: int, size: int) -> Int[Tensor, "rows"]:
 
 
 def _ordered(matrix: Coded, source: Place) -> Coded | None:
-    """Return a matrix in the order of transformers; None where that takes
-    groups apart.
-    """
+    """Return a matrix in the order of transformers; None if that splits groups."""
     matrix = matrix if source.rows is None else matrix.rows(source.rows)
     return matrix if source.columns is None else matrix.columns(source.columns)
 

@@ -16,9 +16,7 @@ from foreword.model.quantized.coded import Coded, Scales
 STEP = 16
 """Inputs. The groups of `Coded` are multiples of this."""
 KV_SCALES = (".q_scale", ".k_scale", ".v_scale")
-"""Endings of tensors for queries, keys and values in 8 bits, which are not rounded
-here.
-"""
+"""Endings of tensors for queries, keys and values in 8 bits, not rounded here."""
 WORD = 32
 """Bits. Checkpoints pack codes in words of this size."""
 

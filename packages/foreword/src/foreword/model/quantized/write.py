@@ -24,9 +24,7 @@ BITS = {"int4": 4, "int8": 8}
 GROUP = 64
 """Inputs that share a scale in 4 bits; in 8 bits all inputs of an output do."""
 CLIPS, CLIP = 6, 1 / 24
-"""Scales tried for each group, and the step by which each clips the largest weight
-more.
-"""
+"""Scales tried for each group, and the step by which each clips more."""
 WORD = 32
 """Bits of an integer that codes are packed into."""
 

@@ -1,6 +1,4 @@
-"""Lets an image processor of transformers decode the images of a prompt one after the
-other.
-"""
+"""Lets an image processor of transformers decode images one after the other."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

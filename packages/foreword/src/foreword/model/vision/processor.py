@@ -1,7 +1,5 @@
 """Processor of a vision-language model: from a chat with images to ids and tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
@@ -116,9 +114,7 @@ def reads_images(target: Model) -> bool:
 
 
 def check_vision(source: str | Path, *, trust_remote_code: bool = False) -> None:
-    """Raise InvalidRequest for a checkpoint that reads text only, from its config
-    alone.
-    """
+    """Raise InvalidRequest for a checkpoint that reads only text, by its config."""
     if not has_vision(
         read_config(source, trust_remote_code=trust_remote_code, seq2seq=True)
     ):
@@ -134,9 +130,7 @@ def text_only(name: str) -> InvalidRequest:
 
 
 class Vision:
-    """The processor of one model, and the token id that stands for a piece of
-    an image.
-    """
+    """The processor of one model, and the token id of a piece of an image."""
 
     def __init__(self, processor: Any, target: Model, *, checked: bool = False) -> None:
         """`processor`: None where images come as tensors. `checked`: scores after an
@@ -149,7 +143,7 @@ class Vision:
         self.placeholder: int = target.hf.config.image_token_id
 
     @classmethod
-    def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> Vision:
+    def of(cls, target: Model, tokenizer: PreTrainedTokenizerBase) -> "Vision":
         """Return the reader of images for a model.
 
         Raises InvalidRequest where it reads text only, or its backend does.
@@ -266,9 +260,7 @@ class Vision:
             )
 
     def _lent(self) -> AbstractContextManager[None]:
-        """Let the model's own code run: a backend may hold its weights in
-        another form.
-        """
+        """Let the model's code run: a backend may hold its weights in another form."""
         return getattr(self._target.backend, "lend", nullcontext)()
 
     @property
@@ -311,9 +303,7 @@ class Vision:
         return self._prompt(out, images)
 
     def prompt(self, text: str, images: Sequence[Any]) -> Rendered:
-        """Return the prompt of a text that names its images as the processor's own
-        texts do.
-        """
+        """Return the prompt of a text that names its images as the processor does."""
         try:
             out = dict(
                 self._processor(text=[text], images=[*images], return_tensors="pt")

@@ -6,8 +6,6 @@ embeddings, the positions and the masks are its own. A forward over tokens then 
 the placeholders' embeddings by the rows of images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,24 +40,18 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageRows:
-    """The rows of one prompt from its first placeholder to its last, and what surrounds
-    them.
-    """
+    """The rows of a prompt from its first placeholder to its last, and around."""
 
     start: int
     stop: int
     tokens: int
     """Length of the prompt."""
     keys: list[int]
-    """Tokens of the prompt, for the tree of prefixes; a placeholder's number identifies
-    its image.
-    """
+    """Tokens of the prompt, for the prefix tree; a placeholder's is its image's."""
     inputs: Mapping[str, Float[Tensor, "1 rows ..."]]
     """By argument of the language model: the rows from `start` to `stop`."""
     marks: Bool[Tensor, "rows"] | None = None
-    """Which of the rows get the states of `deep`, in models that add some in later
-    layers.
-    """
+    """Which rows get the states of `deep`, in models that add some in later layers."""
     deep: Sequence[Float[Tensor, "marked hidden"]] = ()
     positions: Int[Tensor, "axes tokens"] | None = None
     """Positions of the prompt's tokens in models with several a token; None where they
@@ -136,9 +128,7 @@ def shown(
 
 
 def _cut(part: Placed) -> tuple[int, int]:
-    """Return the rows of the sequence, in this forward, that are between its
-    placeholders.
-    """
+    """Return the rows of the sequence, in this forward, between its placeholders."""
     return max(part.start, part.images.start), min(part.stop, part.images.stop)
 
 

@@ -82,9 +82,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         *,
         cache: bool = True,
     ) -> None:
-        """Without a cache, in mode PLAIN only, every forward reads the whole
-        sequence.
-        """
+        """Without a cache, in mode PLAIN, every forward reads the whole sequence."""
         self.mode = mode
         self.model = model
         self.memories = memories

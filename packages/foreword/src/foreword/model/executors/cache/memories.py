@@ -35,9 +35,7 @@ class CacheMemory(SequenceMemory):
         start: int,
         stop: int,
     ) -> AbstractContextManager[Any]:
-        """Add what the model needs to a forward over the tokens from `start` to
-        `stop`.
-        """
+        """Add what the model needs to a forward over tokens `start` to `stop`."""
         return nullcontext()
 
 

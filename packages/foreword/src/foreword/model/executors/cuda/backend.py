@@ -44,16 +44,12 @@ NAME = "foreword_graph"
 CAPABILITY = (8, 0)
 """Lowest compute capability with bfloat16 products."""
 BUCKETS = (16, 32, 64, 128, 256, 512)
-"""Rows of a forward, padding included; the first covers plain decoding and short
-drafts.
-"""
+"""Rows of a forward with padding; the first covers plain decoding and short drafts."""
 
 Output = tuple[Tensor, Tensor]
 """Logits and hidden states of the rows of a bucket."""
 Runner = Callable[[Callable[[], Output]], Callable[[], Output]]
-"""Takes work that reads and writes the same memory every time; returns a callable that
-repeats it.
-"""
+"""Takes work on the same memory every time; returns a callable that repeats it."""
 
 
 def refused(model: PreTrainedModel) -> str | None:
@@ -177,9 +173,7 @@ class CudaGraphBackend(PoolBackend):
         self._tables: dict[int, Tensor] = {}
         self._recordings: dict[Shape, Callable[[], Output]] = {}
         self._recorded_for = 0
-        """Rows of the pool when the recordings were made; the pool moves when
-        it grows.
-        """
+        """Rows of the pool at the recordings; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
 
     def open(

@@ -1,3 +1,1 @@
-"""The backend that runs any decoder of transformers with its keys and values in a pool
-of slots.
-"""
+"""The backend of any decoder of transformers, keys and values in a pool of slots."""

@@ -114,9 +114,7 @@ def _keys_of(
 def _fold(
     query: Float[Tensor, "heads rows dim"], kv_heads: int
 ) -> Float[Tensor, "1 kv_heads padded dim"]:
-    """Stack the query heads of a key head as rows of one product, padded to a multiple
-    of ROWS.
-    """
+    """Stack the query heads of a key head as rows of one product, padded to ROWS."""
     heads, rows, dim = query.shape
     folded = query.reshape(1, kv_heads, heads // kv_heads * rows, dim)
     return F.pad(folded, (0, 0, 0, -folded.shape[2] % ROWS))

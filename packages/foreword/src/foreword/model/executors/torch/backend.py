@@ -2,8 +2,6 @@
 in one forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         """Whether rotary embeddings depend on the length of the text."""
         return self._rope is not None
 
-    def twin(self, *, shares: bool) -> PoolBackend:
+    def twin(self, *, shares: bool) -> "PoolBackend":
         """Return another executor of the same model: with pages and memories of its
         own, or as a guest in this one's.
         """
@@ -112,9 +110,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         return logits
 
     def _read_spans(self, spans: tuple[Span, ...]) -> Float[Tensor, "kept vocab"]:
-        """Run the model over these spans, whose pages exist; return the logits of the
-        kept rows.
-        """
+        """Run the model over these spans, whose pages exist; return the kept logits."""
         rows = self._laid_out(spans)
         tokens = rows.tokens
         positions = rows.positions
@@ -140,9 +136,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
     def _logits(
         self, packed: Int[Tensor, "2 rows"], logit_rows: list[int], plan: Plan
     ) -> Float[Tensor, "kept vocab"]:
-        """Run the model over the tokens and positions; return the logits of the kept
-        rows.
-        """
+        """Run the model over the tokens and positions; return the kept rows' logits."""
         for memory in self.memories:
             logits = memory.run(self.model, packed, logit_rows, plan)
             if logits is not None:
@@ -233,9 +227,7 @@ class DynamicRope:
 
 
 def dynamic_rope_of(model: PreTrainedModel) -> DynamicRope | None:
-    """Return the dependence of a model's angles on the length; None where there is
-    none.
-    """
+    """Return the dependence of a model's angles on the length; None without one."""
     config = model.config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") not in ("dynamic", "longrope"):

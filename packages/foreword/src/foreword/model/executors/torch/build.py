@@ -154,9 +154,7 @@ class TorchSources(EncoderMemory, TorchMemory):
             )
 
     def _stand_in(self, states: Any, made: Sequence[Any]) -> None:
-        """Keep what every forward is given in place of the encoder's output and of a
-        cache.
-        """
+        """Keep what every forward gets for the encoder's output and a cache."""
         cross = DynamicCache()
         pairs = [
             cross.update(one.keys[:, :, :1].clone(), one.values[:, :, :1].clone(), i)
@@ -195,9 +193,7 @@ class TorchSources(EncoderMemory, TorchMemory):
 
 
 class _NoCache(Cache):
-    """A cache that returns the keys and values it is given: attention itself stores
-    them.
-    """
+    """A cache that returns its keys and values: attention itself stores them."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])

@@ -145,9 +145,7 @@ def resumed(
 
 
 class CapturesHiddenStates:
-    """A mixin that adds `read_hidden` and `lm_head` to a backend with `model` and
-    `read`.
-    """
+    """A mixin: `read_hidden` and `lm_head` for a backend with `model` and `read`."""
 
     model: PreTrainedModel
 

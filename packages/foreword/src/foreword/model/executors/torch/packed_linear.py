@@ -33,9 +33,7 @@ Without AVX-512, oneDNN before 3.12 multiplies float32 so many rows at a time, a
 the last few in another order.
 """
 TILE = 8
-"""Rows of one product where the summation order of a library depends on the number of
-rows.
-"""
+"""Rows of one product where a library's summation order depends on their number."""
 
 
 class PackedLinear(nn.Module):
@@ -271,9 +269,7 @@ def tile_experts(model: nn.Module) -> list[Swap]:
 
 
 def own_form(layer: nn.Module) -> Tensor:
-    """Return a view of a layer's weight, Float[out_features, in_features], transposed
-    for Conv1D.
-    """
+    """Return a layer's weight, Float[out_features, in_features], as a view."""
     weight: Any = layer.weight
     return weight.T if type(layer) is Conv1D else weight
 

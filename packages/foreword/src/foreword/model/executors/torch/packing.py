@@ -26,9 +26,7 @@ class Packed:
 
 
 class Packing(Paged[KVPool]):
-    """A base class that packs reads in one row of tokens, for keys and values in torch
-    tensors.
-    """
+    """A base class that packs reads in one row, for keys and values in tensors."""
 
     def __init__(
         self,
@@ -41,9 +39,7 @@ class Packing(Paged[KVPool]):
         self._device = device
 
     def move(self, id: int, source: list[int], start: int) -> None:
-        """Make the keys of an accepted branch contiguous: position source[i] moves to
-        start + i.
-        """
+        """Make an accepted branch contiguous: position source[i] moves to start + i."""
         if pairs := self.pool.moves(id, source, start):
             moves = torch.tensor(pairs, device=self._device)
             self.pool.move(moves[:, 0], moves[:, 1])

@@ -14,9 +14,7 @@ from foreword.model.kv.pages import whole
 from foreword.model.kv.reads import Branch, Span
 
 BLOCK = 96
-"""Query positions a call; torch's CPU kernel changes its tiling, and so its rounding,
-at 192 rows.
-"""
+"""Query positions a call; torch's CPU kernel changes its rounding at 192 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One forward over packed rows, passed through the model as the keyword argument
-    `plan`.
-    """
+    """One forward over packed rows, passed as the keyword argument `plan`."""
 
     pool: KVPool
     spans: tuple[Span, ...]

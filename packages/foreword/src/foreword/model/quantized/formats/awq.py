@@ -1,6 +1,4 @@
-"""Reader of AWQ: codes of 4 bits packed along the outputs in an interleaved order,
-layout "gemm".
-"""
+"""Reader of AWQ: 4-bit codes packed along the outputs, interleaved, layout "gemm"."""
 
 from collections.abc import Mapping
 from typing import Any

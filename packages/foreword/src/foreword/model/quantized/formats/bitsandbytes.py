@@ -1,6 +1,4 @@
-"""Readers of bitsandbytes: tables of 16 numbers (NF4, FP4) and a largest value a block,
-or 8 bits.
-"""
+"""Readers of bitsandbytes: NF4, FP4 (16 numbers, a largest value a block), 8 bits."""
 
 import json
 from dataclasses import dataclass
@@ -36,9 +34,7 @@ class _Packed:
     table: Float32[Tensor, "codes"]
     largest: Float32[Tensor, "blocks"]
     block: int
-    """Consecutive weights that share a largest value; they may run over the ends of
-    outputs.
-    """
+    """Consecutive weights that share a largest value, even across outputs."""
 
 
 def read(layer: Layer) -> Coded | Tensor:
@@ -97,9 +93,7 @@ def _weights(packed: _Packed) -> Float32[Tensor, "outputs depth"]:
 def _largest(
     layer: Layer, state: dict[str, Any], blocks: int
 ) -> Float[Tensor, "blocks"]:
-    """Return the largest value of each block, which may be quantized too (double
-    quantization).
-    """
+    """Return the largest value of each block, which may be quantized too."""
     if "nested_blocksize" not in state:
         return layer.take(".weight.absmax", torch.float32, blocks)
     codes = layer.take(".weight.absmax", torch.uint8, blocks).long()

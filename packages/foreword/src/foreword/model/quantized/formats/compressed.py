@@ -61,9 +61,7 @@ def _read_fp8(layer: Layer) -> Tensor:
 
 
 def _blocks(settings: Mapping[str, Any]) -> list[Block]:
-    """Return the sizes of blocks and groups of all schemes: a matrix does not name its
-    own.
-    """
+    """Return the sizes of all schemes: a matrix does not name its scheme."""
     blocks: list[Block] = []
     for group in (settings.get("config_groups") or {}).values():
         scheme = group.get("weights") or {}
@@ -76,9 +74,7 @@ def _blocks(settings: Mapping[str, Any]) -> list[Block]:
 
 
 def _read_whole(layer: Layer) -> Coded | Tensor:
-    """Return a matrix of whole numbers, with a scale for each group, each output, or
-    all of it.
-    """
+    """Return a matrix of whole numbers, with scales for groups, outputs, or all."""
     zeros = layer.tensors.get(".weight_zero_point")
     index = layer.tensors.get(".weight_g_idx")
     if ".weight" in layer.tensors:

@@ -12,9 +12,7 @@ from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.layer import WORD, Format, Layer, affine, unpack
 
 SECOND = "gptq_v2"
-"""Name of the version that stores zero points as they are; the first stores them minus
-one.
-"""
+"""Name of the version that stores zero points as they are, not minus one."""
 BITS = (2, 3, 4, 8)
 """Bits of a code that are read."""
 
