@@ -24,7 +24,7 @@ from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.layout import around, matrices_of, parts_of
-from foreword.model.executors.native.matrices import looked_up
+from foreword.model.executors.native.matrices import looked_up, unpacked
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
@@ -60,8 +60,11 @@ class NativeBackend(NativeExecutor):
         none is held twice; see `restore`.
 
         Embeddings tied to the LM head are then read from the packed head, unless
-        `keeps_embeddings`: an encoder reads them too. `head_scale`: factor of hidden
-        states before the LM head; 0 = as the config has it.
+        `keeps_embeddings`: an encoder reads them too. Embeddings without storage are
+        read from their GGUF file, if C reads their type.
+
+        `head_scale`: factor of hidden states before the LM head; 0 = as the config
+        has it.
         """
         super().__init__(rows_of(model), angles, None, memories)
         self._hf, self._owned = model, owned
@@ -70,11 +73,16 @@ class NativeBackend(NativeExecutor):
         self._stream: Stream | None = None
         """Thread that reads layers from a file; None = all are in memory."""
         self._layers = parts_of(model)
+        rows = None
         if has_codes(model):
             from foreword.model.executors.native import codes
 
-            codes.fill(model, self._layers)
+            rows = codes.fill(model, self._layers)
         described = self._describe(model)
+        if rows is not None:
+            kind, self._table = rows
+            described.table = self._table.data_ptr()
+            described.table_kind = 1 + forward.BLOCKS.index(kind)
         if head_scale:
             described.logit_scale = head_scale
         self.describe(described, described.vocab)
@@ -116,6 +124,7 @@ class NativeBackend(NativeExecutor):
         """
         from foreword.model.executors.native import offload
 
+        self.model.table = None  # the folder has it, if it is needed
         self.matrices.drop(self.model)
         matrices, self._stream = offload.attach(self.model, folder, free)
         self.matrices.held += matrices
@@ -193,14 +202,14 @@ class NativeBackend(NativeExecutor):
         yield self.model, "head", packed.numel(), code
 
     def _keep_table(self) -> None:
-        """Keep the embeddings apart, if they are tied and looked up in the packed head;
-        else let go of that.
+        """Keep the embeddings apart, if they are looked up in the packed head; let go
+        of the head, if the model has others.
         """
         if self.model.embedding:
             self._table = self._table.new_empty(0)
             self.model.table = None
             self.model.table_rows = 0
-        elif not self.matrices.is_apart(self._table):
+        elif not self.model.table_kind and not self.matrices.is_apart(self._table):
             self._table = self._table.clone()
             self.model.table = self.matrices.keep(self._table)
 
@@ -250,6 +259,8 @@ class NativeBackend(NativeExecutor):
         if self.model.embedding:
             return self._hf.get_input_embeddings()(tokens)
         scale = _embed_scale(self._hf.get_input_embeddings())
+        if kind := self.model.table_kind:
+            return unpacked(self._table, kind, self.model.hidden, tokens) * scale
         return looked_up(self._table, tokens) * scale
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
@@ -270,6 +281,7 @@ class NativeBackend(NativeExecutor):
         self._tied = embeddings.weight is lm_head.weight
         # tied embeddings are then read from the packed head (`_table`)
         dropped = self._owned and self._tied and not self._keeps_embeddings
+        dropped |= embeddings.weight.is_meta  # they are read from a file
         if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {

@@ -15,6 +15,7 @@ from foreword.model import architectures
 from foreword.model.executors.native import experts
 from foreword.model.executors.native.grouped import Empty, packed, packed_parts, placed
 from foreword.model.quantized.coded import Coded, Matrix, joined
+from foreword.native import forward
 
 Packer = Callable[[Empty], Tensor]
 """Packs a matrix into such memory."""
@@ -42,11 +43,26 @@ def coded(head: Any) -> Packer:
 
 
 @torch.no_grad()
-def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
-    """Read the weights without storage that are not multiplied in quantized form:
-    routers, and matrices with an unquantized part.
+def fill(
+    model: PreTrainedModel, layers: Sequence[Any]
+) -> tuple[str, UInt8[Tensor, "vocab bytes"]] | None:
+    """Read the weights without storage that C does not read in quantized form: routers,
+    matrices with an unquantized part, and embeddings of most formats.
+
+    Return type and rows of embeddings that stay in their GGUF file; None if they do
+    not.
     """
-    quantized = {architectures.lm_head(model)}
+    words: Any = model.get_input_embeddings()
+    head = architectures.lm_head(model)
+    tied = head.weight is words.weight
+    quantized = {head}
+    rows = None
+    if words.weight.is_meta and words.coded.blocks is not None:
+        rows = words.coded.blocks(slice(None))
+        if rows[0] in forward.BLOCKS:
+            quantized.add(words)
+        else:
+            rows = None
     for layer in layers:
         names = matrices(layer)
         for name, parts in architectures.linears(layer).items():
@@ -65,6 +81,9 @@ def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
                     name,
                     nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
                 )
+    if tied:
+        head.weight = words.weight
+    return rows
 
 
 def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:
