@@ -61,7 +61,7 @@ class GgufFile:
     """All parts of the model, the first one first."""
     architecture: str
     headers: Sequence[Header]
-    """Those of the parts, in this order."""
+    """The header of each part."""
     tensors: Mapping[str, TensorData]
     """Tensors of all parts, by name."""
 

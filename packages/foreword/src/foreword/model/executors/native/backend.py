@@ -60,11 +60,8 @@ class NativeBackend(NativeExecutor):
         none is held twice; see `restore`.
 
         Embeddings tied to the LM head are then read from the packed head, unless
-        `keeps_embeddings`: an encoder reads them too. Embeddings without storage are
-        read from their GGUF file, if C reads their type.
-
-        `head_scale`: factor of hidden states before the LM head; 0 = as the config
-        has it.
+        `keeps_embeddings`: an encoder reads them too. `head_scale`: factor of hidden
+        states before the LM head; 0 = as the config has it.
         """
         super().__init__(rows_of(model), angles, None, memories)
         self._hf, self._owned = model, owned
@@ -73,16 +70,11 @@ class NativeBackend(NativeExecutor):
         self._stream: Stream | None = None
         """Thread that reads layers from a file; None = all are in memory."""
         self._layers = parts_of(model)
-        rows = None
         if has_codes(model):
             from foreword.model.executors.native import codes
 
-            rows = codes.fill(model, self._layers)
+            codes.fill(model, self._layers)
         described = self._describe(model)
-        if rows is not None:
-            kind, self._table = rows
-            described.table = self._table.data_ptr()
-            described.table_kind = 1 + forward.BLOCKS.index(kind)
         if head_scale:
             described.logit_scale = head_scale
         self.describe(described, described.vocab)
@@ -162,7 +154,8 @@ class NativeBackend(NativeExecutor):
         whole = {held.data_ptr(): held for held in self.matrices.held}
         if not has_codes(self._hf):
             return 16
-        self._keep_table()
+        if not self._leave_in_file():
+            self._keep_table()
         self.matrices.drop(self.model)
         weights = 0
         placed = 0
@@ -209,9 +202,29 @@ class NativeBackend(NativeExecutor):
             self._table = self._table.new_empty(0)
             self.model.table = None
             self.model.table_rows = 0
-        elif not self.model.table_kind and not self.matrices.is_apart(self._table):
+        elif not self.matrices.is_apart(self._table):
             self._table = self._table.clone()
             self.model.table = self.matrices.keep(self._table)
+
+    def _leave_in_file(self) -> bool:
+        """Look embeddings up in their GGUF file from now on, if C reads their type.
+
+        Return whether it does.
+        """
+        from foreword.model.executors.native import codes
+
+        words: Any = self._hf.get_input_embeddings()
+        rows = codes.rows(words) if self._owned else None
+        if rows is None:
+            return False
+        address = self.model.embedding
+        matrices = self.matrices.held
+        self.matrices.held = [one for one in matrices if one.data_ptr() != address]
+        words.weight = nn.Parameter(words.weight.new_empty(0), requires_grad=False)
+        kind, self._table = rows
+        self.model.embedding, self.model.table = None, self._table.data_ptr()
+        self.model.table_kind = 1 + forward.BLOCKS.index(kind)
+        return True
 
     def quantize_kv(self) -> None:
         """Hold the keys and values of sequences opened from now on in 8 bits.

@@ -42,27 +42,24 @@ def coded(head: Any) -> Packer:
     return partial(packed_parts, [head.coded])
 
 
+def rows(words: Any) -> tuple[str, UInt8[Tensor, "vocab bytes"]] | None:
+    """Return type and rows of embeddings in a GGUF file; None if C reads none."""
+    matrix = vars(words).get("coded")
+    if matrix is None or matrix.blocks is None:
+        return None
+    kind, blocks = matrix.blocks(slice(None))
+    return (kind, blocks) if kind in forward.BLOCKS else None
+
+
 @torch.no_grad()
-def fill(
-    model: PreTrainedModel, layers: Sequence[Any]
-) -> tuple[str, UInt8[Tensor, "vocab bytes"]] | None:
+def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
     """Read the weights without storage that C does not read in quantized form: routers,
     matrices with an unquantized part, and embeddings of most formats.
-
-    Return type and rows of embeddings that stay in their GGUF file; None if they do
-    not.
     """
     words: Any = model.get_input_embeddings()
     head = architectures.lm_head(model)
     tied = head.weight is words.weight
-    quantized = {head}
-    rows = None
-    if words.weight.is_meta and words.coded.blocks is not None:
-        rows = words.coded.blocks(slice(None))
-        if rows[0] in forward.BLOCKS:
-            quantized.add(words)
-        else:
-            rows = None
+    quantized = {head} if rows(words) is None else {head, words}
     for layer in layers:
         names = matrices(layer)
         for name, parts in architectures.linears(layer).items():
@@ -83,7 +80,6 @@ def fill(
                 )
     if tied:
         head.weight = words.weight
-    return rows
 
 
 def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:
