@@ -24,7 +24,7 @@ from foreword.model.architectures import body, drop_weights, is_recurrent
 from foreword.model.executors.native.angles import Angles
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.executors.native.layout import around, matrices_of, parts_of
-from foreword.model.executors.native.matrices import looked_up, unpacked
+from foreword.model.executors.native.matrices import looked_up
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.executors.native.rows import (
     Rows,
@@ -273,7 +273,10 @@ class NativeBackend(NativeExecutor):
             return self._hf.get_input_embeddings()(tokens)
         scale = _embed_scale(self._hf.get_input_embeddings())
         if kind := self.model.table_kind:
-            return unpacked(self._table, kind, self.model.hidden, tokens) * scale
+            from foreword.model.executors.native import codes
+
+            rows = codes.unpacked(self._table, kind, self.model.hidden, tokens)
+            return rows * scale
         return looked_up(self._table, tokens) * scale
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import BFloat16, Int, UInt8
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -49,6 +49,20 @@ def rows(words: Any) -> tuple[str, UInt8[Tensor, "vocab bytes"]] | None:
         return None
     kind, blocks = matrix.blocks(slice(None))
     return (kind, blocks) if kind in forward.BLOCKS else None
+
+
+def unpacked(
+    table: UInt8[Tensor, "outputs bytes"],
+    kind: int,
+    depth: int,
+    outputs: Int[Tensor, "*rows"],
+) -> BFloat16[Tensor, "*rows depth"]:
+    """Return some rows of a matrix of a GGUF file; `kind`: as `Model.table_kind`."""
+    rows = table.index_select(0, outputs.flatten())
+    numbers = torch.empty(len(rows), depth, dtype=torch.bfloat16)
+    places = rows.data_ptr(), *numbers.shape, numbers.data_ptr()
+    forward.needed().foreword_numbers(kind - 1, *places, 1)
+    return numbers.view(*outputs.shape, depth)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import BFloat16, Int, UInt8
+from jaxtyping import BFloat16, Int
 from torch import Tensor
 
 from foreword.model.executors.native.layout import (
@@ -163,17 +163,3 @@ def looked_up(
     result[early] = panels[rows[early] // PANEL, :, rows[early] % PANEL]
     result[~early] = rest[:, rows[~early] - whole].transpose(0, 1)
     return result.view(*outputs.shape, depth)
-
-
-def unpacked(
-    table: UInt8[Tensor, "outputs bytes"],
-    kind: int,
-    depth: int,
-    outputs: Int[Tensor, "*rows"],
-) -> BFloat16[Tensor, "*rows depth"]:
-    """Return some rows of a matrix of a GGUF file; `kind`: as `Model.table_kind`."""
-    rows = table.index_select(0, outputs.flatten())
-    numbers = torch.empty(len(rows), depth, dtype=torch.bfloat16)
-    places = rows.data_ptr(), *numbers.shape, numbers.data_ptr()
-    forward.needed().foreword_numbers(kind - 1, *places, 1)
-    return numbers.view(*outputs.shape, depth)
