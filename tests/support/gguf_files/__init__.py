@@ -64,7 +64,7 @@ def write(
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     if words is not None:
-        _copy_fields(gguf.GGUFReader(words), writer, {})
+        copy_fields(gguf.GGUFReader(words), writer, {})
     rope = config.rope_parameters
     sizes = {
         "context_length": config.max_position_embeddings,
@@ -97,7 +97,7 @@ def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
     """
     read = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
-    _copy_fields(read, writer, more)
+    copy_fields(read, writer, more)
     for name, value in more.items():
         _add_field(writer, name, value)
     for tensor in read.tensors:
@@ -117,14 +117,14 @@ def split(source: Path, path: Path, count: int) -> list[Path]:
         split_max_tensors=each,
         small_first_shard=True,
     )
-    _copy_fields(read, writer, {})
+    copy_fields(read, writer, {})
     for tensor in read.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     finish(writer)
     return writer.format_shard_names(path)
 
 
-def _copy_fields(read: Any, writer: Any, changed: dict[str, Any]) -> None:
+def copy_fields(read: Any, writer: Any, changed: dict[str, Any]) -> None:
     """Copy the fields of a file; takes the changed ones out of `changed`."""
     for field in read.fields.values():
         if not field.name.startswith("GGUF.") and field.name != "general.architecture":

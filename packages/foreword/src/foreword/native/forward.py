@@ -112,7 +112,7 @@ class Model(Structure):
     _fields_ += fields(c_float, "embedding_scale score_cap logit_cap residual_scale")
     _fields_ += fields(c_float, "logit_scale")
     _fields_ += fields(c_void_p, "table")
-    _fields_ += fields(c_int64, "table_rows query_stride")
+    _fields_ += fields(c_int64, "table_rows table_kind query_stride")
     _fields_ += fields(POINTER(Recurrence), "recurrence")
     _fields_ += fields(POINTER(Experts), "experts")
     _fields_ += fields(c_void_p, "norm_bias head_bias position_embedding")

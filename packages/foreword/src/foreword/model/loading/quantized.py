@@ -85,9 +85,9 @@ def _filled(
     """Return the model that holds these tensors, and transformers' loading info; `how`
     as for its `from_pretrained`.
 
-    Linear layers have their matrices as `coded`, and experts a dict of theirs. Unless
-    `filled`, their weights have no storage; where transformers computes something from
-    one of them, all are filled.
+    Linear layers and embeddings have their matrices as `coded`, and experts a dict of
+    theirs. Unless `filled`, their weights have no storage; where transformers computes
+    something from one of them, all are filled.
     """
     pages = Pages()
     kind = type(empty)
@@ -121,37 +121,34 @@ def _filled(
             trust_remote_code=trust_remote_code,
             **how,
         )
-    _attach(owners, places, dtype, filled=filled)
+    _attach(owners, places, filled=filled)
     return model, info
 
 
 def _attach(
     owners: list[tuple[nn.Module, str, int]],
     places: Mapping[int, Matrix],
-    dtype: torch.dtype,
     *,
     filled: bool,
 ) -> None:
     """Put the matrices beside the parameters of `owners`, as `coded`; unless `filled`,
     drop the storage of these parameters.
     """
-    embedded = {
-        address for module, _, address in owners if isinstance(module, nn.Embedding)
-    }
+    bare: dict[int, nn.Parameter] = {}
     for module, name, address in owners:
         matrix = places[address]
-        if isinstance(module, nn.Embedding):
-            # it stays when the others are packed, and so must not share their pages
-            weight = module.weight.data.clone() if filled else matrix.weights(dtype)
-            module.weight.data = weight
-            continue
         if name == "weight":
             vars(module)["coded"] = matrix
         else:
             vars(module).setdefault("coded", {})[name] = matrix
-        if not filled and address not in embedded:
+        if not filled:
             weight = module.get_parameter(name).detach().to("meta")
-            setattr(module, name, nn.Parameter(weight, requires_grad=False))
+            # tied weights stay one parameter
+            bare.setdefault(address, nn.Parameter(weight, requires_grad=False))
+            setattr(module, name, bare[address])
+        elif isinstance(module, nn.Embedding):
+            # it stays when the others are packed, and so must not share their pages
+            module.weight.data = module.weight.data.clone()
 
 
 def _found(

@@ -160,8 +160,8 @@ class GgufFile:
     paths: tuple[Path, ...]
     """All parts of the model, the first one first."""
     architecture: str
-    header: Header
-    """That of the first part."""
+    headers: Sequence[Header]
+    """The header of each part."""
     tensors: Mapping[str, TensorData]
     """Tensors of all parts, by name."""
 
@@ -183,13 +183,18 @@ class GgufFile:
 
     @staticmethod
     def forget(path: Path) -> None:
-        """Unmap a file, whose pages count as memory of this process, once nothing else
-        holds its tensors.
+        """Let go of a file's pages, which count as memory of this process, and unmap it
+        once nothing else holds its tensors.
         """
         first = part_paths(path)[0].resolve()
         with _LOCK:
             for key in [key for key in _OPENED if key[1][0][0] == first]:
-                del _OPENED[key]
+                _OPENED.pop(key).free()
+
+    def free(self) -> None:
+        """Run `Header.free` on all parts."""
+        for header in self.headers:
+            header.free()
 
     @property
     def bytes(self) -> int:
@@ -199,7 +204,7 @@ class GgufFile:
     def digest(self) -> str:
         """Return a hash of the header."""
         with self.paths[0].open("rb") as file:
-            header = file.read(self.header.end)
+            header = file.read(self.headers[0].end)
         return blake2b(header, digest_size=16).hexdigest()
 
     def field(self, name: str) -> Any:
@@ -207,7 +212,7 @@ class GgufFile:
 
         "{}" stands for the architecture.
         """
-        return self.header.field(name.format(self.architecture))
+        return self.headers[0].field(name.format(self.architecture))
 
     def values(self, name: str) -> list[float]:
         """Return the numbers of a vector."""
@@ -226,14 +231,14 @@ class GgufFile:
             return None
         kind, data = self.blocks(name, rows)
         matrix = coded(name, kind, data)
-        self.header.free()
+        self.free()
         return matrix
 
     def blocks(
         self, name: str, rows: slice
     ) -> tuple[str, UInt8[Tensor, "outputs bytes"]]:
         """Return the type of a quantized matrix, and the bytes of some outputs."""
-        self.header.free()
+        self.free()
         tensor = self.tensors[name]
         return tensor.kind, torch.from_numpy(tensor.data).flatten(0, -2)[rows]
 
@@ -282,7 +287,7 @@ def _opened(source: str, paths: tuple[Path, ...], called: Sequence[Path]) -> Ggu
         architecture = headers[0].fields["general.architecture"]
     except KeyError as error:
         raise _damaged(source, "it", error) from error
-    file = GgufFile(source, paths, architecture, headers[0], tensors)
+    file = GgufFile(source, paths, architecture, headers, tensors)
     if architecture not in ARCHITECTURES:
         raise ModelError(
             f"cannot read {source}: its architecture {architecture!r} is not "

@@ -84,7 +84,7 @@ def gguf_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     needed = {"tokenizer.ggml.tokens"}
     if byte_level:
         needed.add("tokenizer.ggml.merges")
-    if not needed <= file.header.fields.keys():
+    if not needed <= file.headers[0].fields.keys():
         raise ModelError(
             f"cannot load a tokenizer from {file.source}: the file holds none. Give "
             "tokenizer=..., the folder or hub id of the original model, or "

@@ -110,8 +110,9 @@ typedef struct {
     float embedding_scale, score_cap, logit_cap; /* caps: cap tanh(x / cap); 0 = none */
     /* Factors of what each half of a layer adds, and of logits before the cap; 0 = none. */
     float residual_scale, logit_scale;
-    const bf16 *table;  /* embeddings tied to the head, packed */
-    int64_t table_rows; /* rows of `table` */
+    const void *table;  /* embeddings: tied to the head, packed; or rows of a GGUF file */
+    int64_t table_rows; /* rows of `table`, if it is packed */
+    int64_t table_kind; /* 0 = packed, else 1 + type of its rows (products/strips.c) */
     /* Numbers from one query to the next; 0 = dim; 2 dim if an output gate follows each query. */
     int64_t query_stride;
     const Recurrence *recurrence;       /* NULL = no recurrent layers */

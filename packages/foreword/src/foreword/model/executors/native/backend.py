@@ -116,6 +116,7 @@ class NativeBackend(NativeExecutor):
         """
         from foreword.model.executors.native import offload
 
+        self.model.table = None  # the folder has it, if it is needed
         self.matrices.drop(self.model)
         matrices, self._stream = offload.attach(self.model, folder, free)
         self.matrices.held += matrices
@@ -153,7 +154,8 @@ class NativeBackend(NativeExecutor):
         whole = {held.data_ptr(): held for held in self.matrices.held}
         if not has_codes(self._hf):
             return 16
-        self._keep_table()
+        if not self._leave_in_file():
+            self._keep_table()
         self.matrices.drop(self.model)
         weights = 0
         placed = 0
@@ -193,8 +195,8 @@ class NativeBackend(NativeExecutor):
         yield self.model, "head", packed.numel(), code
 
     def _keep_table(self) -> None:
-        """Keep the embeddings apart, if they are tied and looked up in the packed head;
-        else let go of that.
+        """Keep the embeddings apart, if they are looked up in the packed head; let go
+        of the head, if the model has others.
         """
         if self.model.embedding:
             self._table = self._table.new_empty(0)
@@ -203,6 +205,26 @@ class NativeBackend(NativeExecutor):
         elif not self.matrices.is_apart(self._table):
             self._table = self._table.clone()
             self.model.table = self.matrices.keep(self._table)
+
+    def _leave_in_file(self) -> bool:
+        """Look embeddings up in their GGUF file from now on, if C reads their type.
+
+        Return whether it does.
+        """
+        from foreword.model.executors.native import codes
+
+        words: Any = self._hf.get_input_embeddings()
+        rows = codes.rows(words) if self._owned else None
+        if rows is None:
+            return False
+        address = self.model.embedding
+        matrices = self.matrices.held
+        self.matrices.held = [one for one in matrices if one.data_ptr() != address]
+        words.weight = nn.Parameter(words.weight.new_empty(0), requires_grad=False)
+        kind, self._table = rows
+        self.model.embedding, self.model.table = None, self._table.data_ptr()
+        self.model.table_kind = 1 + forward.BLOCKS.index(kind)
+        return True
 
     def quantize_kv(self) -> None:
         """Hold the keys and values of sequences opened from now on in 8 bits.
@@ -250,6 +272,11 @@ class NativeBackend(NativeExecutor):
         if self.model.embedding:
             return self._hf.get_input_embeddings()(tokens)
         scale = _embed_scale(self._hf.get_input_embeddings())
+        if kind := self.model.table_kind:
+            from foreword.model.executors.native import codes
+
+            rows = codes.unpacked(self._table, kind, self.model.hidden, tokens)
+            return rows * scale
         return looked_up(self._table, tokens) * scale
 
     def _describe(self, model: PreTrainedModel) -> forward.Model:
@@ -270,6 +297,7 @@ class NativeBackend(NativeExecutor):
         self._tied = embeddings.weight is lm_head.weight
         # tied embeddings are then read from the packed head (`_table`)
         dropped = self._owned and self._tied and not self._keeps_embeddings
+        dropped |= embeddings.weight.is_meta  # they are read from a file
         if self._owned and (dropped or not self._tied):
             drop_weights(lm_head)
         vectors = {

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import BFloat16, Int, UInt8
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -15,6 +15,7 @@ from foreword.model import architectures
 from foreword.model.executors.native import experts
 from foreword.model.executors.native.grouped import Empty, packed, packed_parts, placed
 from foreword.model.quantized.coded import Coded, Matrix, joined
+from foreword.native import forward
 
 Packer = Callable[[Empty], Tensor]
 """Packs a matrix into such memory."""
@@ -41,12 +42,38 @@ def coded(head: Any) -> Packer:
     return partial(packed_parts, [head.coded])
 
 
+def rows(words: Any) -> tuple[str, UInt8[Tensor, "vocab bytes"]] | None:
+    """Return type and rows of embeddings in a GGUF file; None if C reads none."""
+    matrix = vars(words).get("coded")
+    if matrix is None or matrix.blocks is None:
+        return None
+    kind, blocks = matrix.blocks(slice(None))
+    return (kind, blocks) if kind in forward.BLOCKS else None
+
+
+def unpacked(
+    table: UInt8[Tensor, "outputs bytes"],
+    kind: int,
+    depth: int,
+    outputs: Int[Tensor, "*rows"],
+) -> BFloat16[Tensor, "*rows depth"]:
+    """Return some rows of a matrix of a GGUF file; `kind`: as `Model.table_kind`."""
+    rows = table.index_select(0, outputs.flatten())
+    numbers = torch.empty(len(rows), depth, dtype=torch.bfloat16)
+    places = rows.data_ptr(), *numbers.shape, numbers.data_ptr()
+    forward.needed().foreword_numbers(kind - 1, *places, 1)
+    return numbers.view(*outputs.shape, depth)
+
+
 @torch.no_grad()
 def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
-    """Read the weights without storage that are not multiplied in quantized form:
-    routers, and matrices with an unquantized part.
+    """Read the weights without storage that C does not read in quantized form: routers,
+    matrices with an unquantized part, and embeddings of most formats.
     """
-    quantized = {architectures.lm_head(model)}
+    words: Any = model.get_input_embeddings()
+    head = architectures.lm_head(model)
+    tied = head.weight is words.weight
+    quantized = {head} if rows(words) is None else {head, words}
     for layer in layers:
         names = matrices(layer)
         for name, parts in architectures.linears(layer).items():
@@ -65,6 +92,8 @@ def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
                     name,
                     nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
                 )
+    if tied:
+        head.weight = words.weight
 
 
 def _made(make: Callable[[], Coded], empty: Empty) -> Tensor:

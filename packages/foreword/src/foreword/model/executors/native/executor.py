@@ -42,8 +42,8 @@ step.
 
 
 def lay_words(described: forward.Model, embedding: Any, backend: object) -> None:
-    """Point a model to the embeddings: in the module or, if those were dropped, in the
-    packed LM head of the backend.
+    """Point a model to the embeddings: in the module or, if those were dropped, where
+    the backend looks them up.
     """
     if embedding.weight.numel():
         described.embedding = embedding.weight.data_ptr()
@@ -51,6 +51,7 @@ def lay_words(described: forward.Model, embedding: Any, backend: object) -> None
         assert isinstance(backend, NativeExecutor), "other backends drop no embeddings"
         described.table = backend.model.table
         described.table_rows = backend.model.table_rows
+        described.table_kind = backend.model.table_kind
 
 
 class NativeExecutor(Paged[Rows]):

@@ -24,7 +24,7 @@ from foreword.native import forward
 from foreword.native.huge_pages import LINE, Pages
 
 FILE, TABLE = "matrices.bin", "matrices.json"
-LAYOUT = 1
+LAYOUT = 2
 """Version of the packed matrices; increase it when their bytes change, so that old
 folders are ignored.
 """
@@ -89,7 +89,8 @@ def write(
     """Write the matrices of a described model, which are among the tensors `held`, and
     a table of their places.
 
-    `table`: the packed embeddings, if they are looked up in a packed matrix.
+    `table`: the embeddings, if they are looked up in a packed matrix or in rows of a
+    GGUF file.
     """
     tensors = {tensor.data_ptr(): tensor for tensor in (*held, table)}
     layers = model.layer[: model.layers]
@@ -101,7 +102,8 @@ def write(
             fixed.append(_part(file, layer, names, tensors))
         names = [name for name in ("head", "table") if getattr(model, name)]
         around = _part(file, model, names, tensors)
-    about = {"coding": model.coding, "layers": parts, "fixed": fixed, "around": around}
+    forms = {"coding": model.coding, "table_kind": model.table_kind}
+    about = {**forms, "layers": parts, "fixed": fixed, "around": around}
     (folder / TABLE).write_text(json.dumps(about), encoding="utf-8")
 
 
@@ -135,7 +137,7 @@ def attach(
     path = folder / FILE
     pages = Pages()
     parts = table["layers"]
-    model.coding = table["coding"]
+    model.coding, model.table_kind = table["coding"], table["table_kind"]
     layers = model.layer[: model.layers]
     held: list[Tensor] = []
     if size(folder) <= free:

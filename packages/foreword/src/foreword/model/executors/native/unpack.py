@@ -91,7 +91,7 @@ def lent(
                 )
         if described.coding == forward.WHOLE:
             lend(head, give_head)
-        if not described.embedding:  # it was tied
+        if not described.embedding:  # the backend looks it up
             embedding.forward = embed
             hooks.callback(delattr, embedding, "forward")
         yield

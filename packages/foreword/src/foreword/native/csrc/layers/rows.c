@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include "../attention/attention.h"
+#include "../products/product.h"
 #include "norms.h"
 
 /* 16 weights of one output of a packed matrix, from the `i`th on; pairs of them are a panel's width
@@ -30,14 +31,17 @@ INTERNAL void embed(const Model *m, const Forward *f, int64_t r) {
     const float *image = image_of(f, 0, r);
     const floats scale = all(m->embedding_scale ? m->embedding_scale : 1.0f);
     const int64_t token = f->tokens[r], place = at_most(f->positions[r], m->position_count - 1);
+    float *x = f->residual + r * m->hidden;
+    if (m->table_kind && !image) unpack_row(m->table_kind - 1, m->table, token, m->hidden, x);
     for (int64_t i = 0; i < m->hidden; i += LANES) {
-        const halves row = m->embedding ? load_halves(m->embedding + token * m->hidden + i)
-                                        : packed_row(m->table, m->table_rows, m->hidden, token, i);
+        const floats row =
+            m->table_kind  ? load(x + i)
+            : m->embedding ? widen(load_halves(m->embedding + token * m->hidden + i))
+                           : widen(packed_row(m->table, m->table_rows, m->hidden, token, i));
         const floats there = m->position_embedding
                                  ? widen(load_halves(m->position_embedding + place * m->hidden + i))
                                  : all(0);
-        store(f->residual + r * m->hidden + i,
-              image ? add(load(image + i), there) : fused(scale, widen(row), there));
+        store(x + i, image ? add(load(image + i), there) : fused(scale, row, there));
     }
 }
 

@@ -112,6 +112,8 @@ static inline int64_t turns_of_chunk(int64_t turns, int64_t side, int threads) {
 /* Panels multiplied together, rows multiplied together, and where a panel starts. */
 static inline int64_t side_of(const Product *p) { return p->rows <= p->by->pair ? 2 : 1; }
 INTERNAL int64_t band_of(const Product *p);
+/* Row `row` of a matrix of a GGUF file, of this type (strips.c), rounded to bfloat16. */
+INTERNAL void unpack_row(int kind, const void *rows, int64_t row, int64_t depth, float *to);
 /* Where a panel is stored among all panels of the weight. */
 static inline int64_t place_of(const Product *p, int64_t panel) {
     return p->pairs ? 2 * p->pairs[panel / 2] + panel % 2 : panel;

@@ -5,6 +5,9 @@
 
 #define BLOCK_MOST 256 /* depths of the largest block */
 
+/* Numbers to which rows are unpacked: float32, bfloat16, or float32 rounded to bfloat16. */
+enum { AS_FLOAT32, AS_BF16, ROUNDED };
+
 /* A block of a row, unpacked. */
 typedef struct {
     uint8_t code[BLOCK_MOST];
@@ -169,9 +172,9 @@ void foreword_strips(int kind, const uint8_t *from, int64_t outputs, int64_t dep
     }
 }
 
-/* The same rows as numbers, float32 or rounded to bfloat16: `Coded.dense`. */
+/* The same rows as numbers: `Coded.dense`. */
 void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t depth, void *to,
-                      int rounded_to_bf16) {
+                      int form) {
     const Type *type = TYPES + kind;
     const int64_t blocks = outputs * (depth / type->depths);
     Opened block = {.half = {0}};
@@ -189,8 +192,14 @@ void foreword_numbers(int kind, const uint8_t *from, int64_t outputs, int64_t de
                                            : block.code[at + k] + type->least;
             floats value = mul(all(scale), load(level));
             if (type->offsets) value = add(value, all(offset));
-            if (rounded_to_bf16) store_halves((bf16 *)to + place, narrow(value));
-            else store((float *)to + place, value);
+            if (form == AS_BF16) store_halves((bf16 *)to + place, narrow(value));
+            else store((float *)to + place, form == ROUNDED ? widen(narrow(value)) : value);
         }
     }
+}
+
+INTERNAL void unpack_row(int kind, const void *rows, int64_t row, int64_t depth, float *to) {
+    const Type *type = TYPES + kind;
+    const int64_t bytes = depth / type->depths * type->bytes;
+    foreword_numbers(kind, (const uint8_t *)rows + row * bytes, 1, depth, to, ROUNDED);
 }
