@@ -127,11 +127,11 @@ def check_of(test: Distribution, method: str, samples: list[Sampled]) -> Check:
     if not proving:
         count = sum(one.samples for one in samples)
         what = f"no draft token was accepted in {count:,} samples"
-        return Check(name, "proves nothing", what)
+        return Check(name, "cannot say", what)
     by_rule = {one.rule: _fits(test, one) for one in proving}
     bad = [rule for rule, fits in by_rule.items() if is_wrong(fits)]
     evidence = {one.rule: _evidence(one, by_rule[one.rule]) for one in proving}
-    status: Status = "failed" if bad else "passed"
+    status: Status = "differs" if bad else "consistent"
     sentence = _sentence(by_rule, bad)
     return Check(name, status, sentence, {"rules": evidence})
 
