@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from platform import python_version
 from typing import Any, Literal
 
-from foreword.native.machine import machine, versions
+from foreword.version import VERSION
 from foreword_lab.certify.clock import Clock
 from foreword_lab.html_page import document, elements, table, write
 
@@ -63,13 +64,16 @@ class Certificate:
         checks: Iterable[Check],
         seed: int,
         clock: Clock,
-        device: str = "cpu",
+        machine: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> Certificate:
-        """Return the certificate of a run that ends now, on this machine."""
-        made = tuple(checks)
+        """Return the certificate of a run that ends now; `machine`: what computed the
+        texts, as far as it is known.
+        """
         date = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = round(clock.spent, 1)
-        return cls(subject, date, seed, seconds, machine(device), versions(), made)
+        used = versions or {"foreword": VERSION, "python": python_version()}
+        return cls(subject, date, seed, seconds, machine or {}, used, tuple(checks))
 
     @property
     def status(self) -> Status:

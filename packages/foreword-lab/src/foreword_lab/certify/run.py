@@ -8,6 +8,7 @@ import torch
 
 from foreword.api.llm import LLM
 from foreword.model.seq2seq import check_decoder_only
+from foreword.native.machine import machine, versions
 from foreword.options import ModelOptions, keywords
 from foreword.registry import DEFAULT_RULE, PLAIN, RULES
 from foreword.verify import Rule
@@ -89,7 +90,8 @@ def examine(
         "drafts": list(options.drafts),
         "methods": [one.name for one in draftings],
     }
-    return Certificate.of(subject, checks, options.seed, clock, str(target.device))
+    used = machine(str(target.device)), versions()
+    return Certificate.of(subject, checks, options.seed, clock, *used)
 
 
 def _rules(clock: Clock, seed: int) -> list[Check]:

@@ -12,13 +12,13 @@ from foreword_lab.certify.remote.ask import (
     TOPICS,
     Endpoint,
     Scored,
-    margin,
+    choice_of,
     prompt,
     request,
     scored,
     text_of,
 )
-from foreword_lab.certify.remote.client import Body, Server
+from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.sampled import Source
 from foreword_lab.certify.report import Check
 
@@ -116,50 +116,59 @@ def _few(count: int, mean: float) -> float:
 
 
 def bias_check(server: Server, endpoint: Endpoint, seed: int) -> Check:
-    """Return whether a biased token is every token.
+    """Return whether a token that a bias forces is every token.
 
     Raises Unsupported if the server refuses a bias.
     """
     name = f"logit_bias is obeyed: {endpoint}"
     biased = {"logit_bias": {str(BIASED): FORCE}}
-    texts = [
+    greedy, sampled = (
         text_of(server.post(*_asked(endpoint, seed, heat, **biased)))
         for heat in (0.0, 1.0)
-    ]
-    plain = text_of(server.post(*_asked(endpoint, seed, 0.0)))
-    if plain == texts[0]:
-        return Check(name, "cannot say", "a bias changes nothing")
-    greedy, sampled = texts
+    )
+    evidence = {"greedy": greedy, "sampled": sampled}
+    if not _is_repeated(greedy) and not _is_repeated(sampled):
+        return Check(name, "cannot say", "a bias forces no token", evidence)
     if greedy != sampled:
         what = "a forced token is not every token"
-        return Check(name, "differs", what, {"greedy": greedy, "sampled": sampled})
-    return Check(name, "consistent", "a forced token is every token", {"text": greedy})
+        return Check(name, "differs", what, evidence)
+    return Check(name, "consistent", "a forced token is every token", evidence)
+
+
+def _is_repeated(text: str) -> bool:
+    """Return whether a text is one token TOKENS times; the first may lack its space."""
+    unit = text[-len(text) // TOKENS :]
+    return bool(text) and text.endswith(unit * (TOKENS - 1))
 
 
 def stop_check(server: Server, endpoint: Endpoint) -> Check:
-    """Return whether answers end before a stop text.
+    """Return whether answers end right before a stop text.
 
     Raises Unsupported if the server refuses one.
     """
     name = f"stop texts are obeyed: {endpoint}"
-    whole = _asked(endpoint, 0, 0.0)
-    text = text_of(server.post(*whole))
+    text = text_of(server.post(*_asked(endpoint, 0, 0.0)))
     stops = _stops(text)
-    texts = [
-        text_of(server.post(*_asked(endpoint, 0, 0.0, stop=[stop]))) for stop in stops
-    ]
+    answers = [server.post(*_asked(endpoint, 0, 0.0, stop=[stop])) for stop in stops]
+    texts = [*map(text_of, answers)]
+    if not any(choice_of(one).get("finish_reason") == "stop" for one in answers):
+        return Check(name, "cannot say", "a stop text ends nothing", {"text": text})
     faults = [
         {"stop": stop, "text": other, "without": text}
         for stop, other in zip(stops, texts, strict=True)
-        if other != text[: text.index(stop)]
-        and not _is_rounding(server, whole, (text, other), stop)
+        if stop in other or _is_cut(text, other, text.index(stop))
     ]
-    if not stops or all(other == text for other in texts):
-        return Check(name, "cannot say", "a stop text changes nothing", {"text": text})
     if faults:
         what = f"{len(faults)} of {len(stops)} answers end elsewhere"
         return Check(name, "differs", what, {"faults": faults})
     return Check(name, "consistent", f"{len(stops)} answers end there")
+
+
+def _is_cut(text: str, other: str, end: int) -> bool:
+    """Return whether a text goes on as another one, and does not end where it should.
+    Where they part, the end is another one.
+    """
+    return text.startswith(other) and len(other) != end
 
 
 def length_check(server: Server, endpoint: Endpoint) -> Check:
@@ -184,18 +193,6 @@ def _stops(text: str) -> list[str]:
     middle = len(text) // 2
     stops = [text[middle : middle + size] for size in (1, 4, 9)]
     return [stop for stop in stops if stop.strip()]
-
-
-def _is_rounding(
-    server: Server, sent: tuple[str, Body], texts: tuple[str, str], stop: str
-) -> bool:
-    """Return whether the second text, without its stop text, parts from the first
-    within rounding.
-    """
-    if stop in texts[1]:
-        return False
-    parts = margin(server, sent, texts)
-    return parts is not None and parts <= ROUNDING
 
 
 def _asked(

@@ -144,7 +144,7 @@ def _probed(server: Server, endpoint: Endpoint, seed: int) -> Source | None:
             if not (warm and cool and greedy):
                 return None
             length = min(top, len(greedy))
-            return replace(source, top=length, is_raw=_are_alike(warm, cool))
+            return replace(source, top=length, is_raw=_are_raw(warm, cool))
     return None
 
 
@@ -154,9 +154,16 @@ def _first(server: Server, source: Source, seed: int) -> dict[str, float]:
     return dict(tokens[0].top) if tokens else {}
 
 
-def _are_alike(warm: Mapping[str, float], cool: Mapping[str, float]) -> bool:
+def _are_raw(warm: Mapping[str, float], cool: Mapping[str, float]) -> bool:
+    """Return whether the temperature changes no log-probability, but by rounding: their
+    differences from each other are nearer to equal than to those divided by it.
+    """
     shared = [token for token in warm if token in cool]
-    return all(abs(warm[token] - cool[token]) < ALIKE for token in shared)
+    first, second = (np.array([one[token] for token in shared]) for one in (warm, cool))
+    if len(shared) < 2 or not np.ptp(first):
+        return bool(np.all(np.abs(first - second) < ALIKE))
+    slope = np.polyfit(first, second, 1)[0]
+    return bool(slope < (1 + 1 / COOL) / 2)
 
 
 @dataclass(slots=True)
