@@ -19,7 +19,6 @@ from foreword.cli.common.tables import BARE, Column, Table, name_column
 from foreword.options import ModelOptions, keywords
 
 if TYPE_CHECKING:
-    from foreword_lab.certify.remote.drafting import LocalDraft
     from foreword_lab.certify.report import Certificate, Check
 
 STYLES = {"consistent": "green", "differs": "bold red", "numerics": "yellow"}
@@ -28,7 +27,7 @@ CODES = {"consistent": 0, "differs": 1, "cannot say": 2}
 RUN = "Certificate"
 BOTH = (
     "certify a model and a server at once: '--url' names a server. Leave out the "
-    "argument and '--method'"
+    "argument, '--method', and all drafts but one"
 )
 
 
@@ -111,14 +110,14 @@ def certify(
     and 2 if the run cannot say.
     """
     run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
-    early.of_server(url, key, target or method, BOTH)
+    early.of_server(url, key, target or method or (draft or [])[1:], BOTH)
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
             from foreword_lab.certify.remote.run import ServerOptions, certify_server
 
-            drafts = _local(draft)
-            request = ServerOptions(url=url, key=key, model=model, drafts=drafts, **run)
+            here = next(iter(draft or ()), None)
+            request = ServerOptions(url=url, key=key, model=model, draft=here, **run)
             result = certify_server(request, progress)
         else:
             from foreword_lab.certify.run import CertifyOptions
@@ -129,20 +128,6 @@ def certify(
             result = certify_pair(settings, progress)
     _write(result, json_, report)
     raise typer.Exit(CODES[result.status])
-
-
-def _local(draft: list[str] | None) -> LocalDraft | None:
-    """Return the drafter that runs beside a server; None without one."""
-    if not draft:
-        return None
-    from foreword.errors import InvalidRequest
-    from foreword_lab.certify.remote.drafting import LocalDraft
-
-    if draft[1:]:
-        raise InvalidRequest(
-            "cannot order a server's tokens by several drafts. Give one '--draft'"
-        )
-    return LocalDraft(draft[0])
 
 
 def _write(result: Certificate, file: Path | None, report: Path | None) -> None:

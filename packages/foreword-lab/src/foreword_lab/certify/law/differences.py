@@ -116,13 +116,12 @@ def lenient(rows: Rows) -> Laws:
     """Return the laws of an acceptance with min(1, c p/q)."""
     law, draft = rows.law[:, None], rows.draft[:, None]
     taken = np.minimum(draft, LENIENCE[:, None] * law)
-    return _completed(taken, np.clip(law - draft, 0, None))
+    return _completed(taken, np.clip(rows.law - rows.draft, 0, None))
 
 
 def unresidual(rows: Rows) -> Laws:
     """Return the law whose tokens after a rejection are the target's."""
-    law, draft = rows.law[:, None], rows.draft[:, None]
-    return _completed(np.minimum(draft, law), law)
+    return _completed(np.minimum(rows.draft, rows.law)[:, None], rows.law)
 
 
 def as_before(rows: Rows) -> Laws:
@@ -132,11 +131,11 @@ def as_before(rows: Rows) -> Laws:
     return (seen + weights * rows.law[:, None]) / total
 
 
-def _completed(taken: Laws, rest: Laws) -> Laws:
+def _completed(taken: Laws, rest: Law) -> Laws:
     """Return `taken`, and what it lacks in proportion to `rest`."""
-    total = np.maximum(rest.sum(-1, keepdims=True), FLOOR)
+    parts = rest / np.maximum(rest.sum(-1, keepdims=True), FLOOR)
     missing = np.clip(1 - taken.sum(-1, keepdims=True), 0, None)
-    laws = taken + missing * rest / total
+    laws = taken + missing * parts[:, None]
     return laws / laws.sum(-1, keepdims=True)
 
 

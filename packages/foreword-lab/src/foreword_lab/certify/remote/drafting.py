@@ -23,7 +23,6 @@ class LocalDraft:
 
     def __init__(self, name: str) -> None:
         """Load a model. Raises ModelError, with the reason, if it cannot be loaded."""
-        self.name = name
         self._llm = LLM(name, method=PLAIN)
         tokenizer: Any = self._llm.tokenizer
         vocab = range(self._llm.target.vocab)
@@ -71,10 +70,6 @@ class LocalDraft:
         return (logits.double() / temperature).softmax(-1)
 
     def _prompt(self, body: Mapping[str, Any]) -> list[int]:
-        prompt = body.get("prompt", body.get("messages"))
+        prompt = body.get("prompt") or self._llm.render(body["messages"])
         (request,) = self._llm.session.prepare(prompt, None)
         return list(request.tokens)
-
-    def close(self) -> None:
-        """Free the model."""
-        self._llm.close()

@@ -37,6 +37,8 @@ from foreword_lab.certify.report import Certificate, Check
 
 SEEDS, FEW_SEEDS = 8, 3
 """Seeds of the checks that compare two texts."""
+SAMPLING = 0.6
+"""Share of the time for sampled tokens."""
 Asked = tuple[str, Callable[[], Check]]
 """(name, check)"""
 
@@ -51,8 +53,8 @@ class ServerOptions:
     minutes: float = 3.0
     quick: bool = False
     seed: int = 0
-    drafts: Drafts | None = None
-    """A drafter that runs here, by which tokens are ordered."""
+    draft: str | None = None
+    """A draft model that runs here, by which tokens are ordered."""
 
 
 def certify_server(
@@ -65,19 +67,15 @@ def certify_server(
     server = Server.at(options.url, options.key, options.model)
     clock = Clock.of(options.minutes, note, quick=options.quick)
     named = sources(server, options.seed, quick=options.quick)
-    checks = [
-        _outcome(name, check, clock)
-        for name, check in (
-            *_texts(server, options, clock),
-            *_parameters(server, options, named),
-        )
-    ]
-    law = _outcome(
-        "sampled tokens", partial(_sampled, server, options, named, clock), clock
-    )
+    # the law first: how rounding is told from faults depends on it
+    run = Run(server, named, options.seed, *_drafter(options.draft))
+    sampled = partial(_sampled, run, clock)
+    law = _outcome("sampled tokens", sampled, clock)
+    others = *_texts(server, options, clock), *_parameters(server, options, named)
+    checks = [_outcome(name, check, clock) for name, check in others]
     checks = settled(checks, lawful=law.status == "consistent")
     subject = {"server": server.base, "model": server.model}
-    return Certificate.of(subject, [*checks, law], options.seed, clock)
+    return Certificate.of(subject, [law, *checks], options.seed, clock)
 
 
 def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
@@ -87,8 +85,10 @@ def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
         return check()
     except Unsupported as error:
         return Check(name, "cannot say", words(error))
-    except (Broken, LookupError, TypeError, AttributeError) as error:
+    except Broken as error:
         return Check(name, "differs", words(error))
+    except (LookupError, TypeError, AttributeError) as error:
+        return Check(name, "cannot say", f"an answer is not understood: {words(error)}")
 
 
 def _texts(server: Server, options: ServerOptions, clock: Clock) -> Iterator[Asked]:
@@ -124,14 +124,20 @@ def _parameters(
         yield f"bias: {endpoint}", partial(bias_check, server, endpoint, options.seed)
 
 
-def _sampled(
-    server: Server, options: ServerOptions, named: list[Source], clock: Clock
-) -> Check:
+def _sampled(run: Run, clock: Clock) -> Check:
     """Return the check of sampled tokens, or of first words where there is no law."""
-    if named:
-        run = Run(server, named, options.seed, options.drafts)
-        return sampled_check(run, clock, 1.0)
+    if run.sources:
+        return sampled_check(run, clock, SAMPLING)
     try:
-        return words_check(server, "chat", 1.0, options.seed)
+        return words_check(run.server, "chat", 1.0, run.seed)
     except Unsupported:
-        return words_check(server, "completions", 1.0, options.seed)
+        return words_check(run.server, "completions", 1.0, run.seed)
+
+
+def _drafter(name: str | None) -> tuple[Drafts, str] | tuple[()]:
+    """Return a draft model and its name; nothing without one."""
+    if name is None:
+        return ()
+    from foreword_lab.certify.remote.drafting import LocalDraft
+
+    return LocalDraft(name).laws, name

@@ -1,9 +1,9 @@
 """Sampled tokens against the laws that the server states for them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from foreword_lab.certify.remote.ask import (
     scored,
     with_logprobs,
 )
-from foreword_lab.certify.remote.client import Server, Unsupported
+from foreword_lab.certify.remote.client import Broken, Server, Unsupported
 from foreword_lab.certify.remote.texts import Memory, Text
 from foreword_lab.certify.report import SAMPLES, Check
 
@@ -41,6 +41,12 @@ COOL = 0.7
 """Temperature at which it shows whether log-probabilities are those before it."""
 ALIKE = 0.05
 """Nats. Log-probabilities that differ less do not depend on the temperature."""
+Drafts = Callable[
+    [Mapping[str, Any], Sequence[Scored], float], tuple[dict[str, float] | None, ...]
+]
+"""(body of a request, tokens of its answer, temperature) -> for each token, a drafter's
+probabilities of the tokens listed there; None where it has none.
+"""
 KINDS: tuple[tuple[Endpoint, float], ...] = (
     ("chat", 1.0),
     ("completions", 1.0),
@@ -57,20 +63,6 @@ NEUTRAL: tuple[Mapping[str, object], ...] = (
 """Ways to turn off filters that a server may have by default; the first one that it
 accepts is used.
 """
-
-
-class Drafts(Protocol):
-    """A drafter that runs here."""
-
-    name: str
-
-    def laws(
-        self, body: Mapping[str, Any], tokens: Sequence[Scored], temperature: float
-    ) -> tuple[dict[str, float] | None, ...]:
-        """Return, for each token of an answer, the drafter's probabilities of the
-        tokens listed there; None where it has none.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +133,8 @@ def _probed(server: Server, endpoint: Endpoint, seed: int) -> Source | None:
                 greedy = _first(server, replace(source, temperature=0.0), seed)
             except Unsupported:
                 continue
+            except Broken:
+                return None
             if not (warm and cool and greedy):
                 return None
             length = min(top, len(greedy))
@@ -174,6 +168,7 @@ class Run:
     sources: list[Source]
     seed: int
     drafts: Drafts | None = None
+    drafter: str = "tokens of the answers so far"
     samples: list[dict[str, Any]] = field(default_factory=list)
     """Requests and tokens, to be repeated by others."""
     apart: dict[str, list[float]] = field(default_factory=dict)
@@ -225,7 +220,7 @@ class Run:
         self.samples.append({**sample, "tokens": [one.token for one in cut]})
         drafts = None
         if self.drafts is not None:
-            drafts = self.drafts.laws(body, cut, source.temperature)
+            drafts = self.drafts(body, cut, source.temperature)
             self._compare(topic, cut, drafts)
         return Text(f"{source.name}: {topic}", cut, source.exponent, drafts)
 
@@ -298,7 +293,7 @@ def _evidence(run: Run, ledger: Ledger) -> dict[str, Any]:
         "log wealth": round(ledger.log_wealth, 2),
         "largest log wealth": round(ledger.highest, 2),
         "probability of accusing an honest server": ERROR,
-        "drafter": run.drafts.name if run.drafts else "tokens of the answers so far",
+        "drafter": run.drafter,
         "sources": [
             {
                 "name": source.name,
