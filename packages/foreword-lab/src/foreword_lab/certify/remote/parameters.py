@@ -100,12 +100,12 @@ def _index(token: Scored) -> int:
 
 
 def _removed_mass(token: Scored, one: Filter) -> float:
-    left = [
-        math.exp(logprob)
-        for index, (_, logprob) in enumerate(token.top)
-        if not one.removes(token, index)
-    ]
-    return max(0.0, 1 - sum(left))
+    """Return the probability of what is taken away; tokens that are not listed go with
+    the last one that is.
+    """
+    masses = [math.exp(logprob) for _, logprob in token.top]
+    masses[-1] += max(0.0, 1 - sum(masses))
+    return sum(mass for at, mass in enumerate(masses) if one.removes(token, at))
 
 
 def _few(count: int, mean: float) -> float:
