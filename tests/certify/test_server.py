@@ -57,9 +57,6 @@ CHECKS = {
 }
 FOUND = [
     (broken_servers.OtherTextTogether, "greedy beside"),
-    pytest.param(
-        broken_servers.OtherTextTogether, "sampled beside", marks=pytest.mark.slow
-    ),
     (broken_servers.StalePrefix, "prefix"),
     (broken_servers.HalfTemperature, "law"),
     pytest.param(

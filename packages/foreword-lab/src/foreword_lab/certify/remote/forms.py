@@ -77,6 +77,9 @@ def _check(
 
     whole = ask(LONGEST, 0, 0.0, cut=False)
     length = _length(whole)
+    if faults:
+        what = f"a whole answer has another form: {faults[0]['fault']}"
+        return Check(name, "cannot say", what, faults[0])
     if choice_of(whole).get("finish_reason") == "length" or not length:
         return Check(name, "cannot say", f"no answer ended within {LONGEST} tokens")
     for seed in range(1, FORM_SEEDS + 1):

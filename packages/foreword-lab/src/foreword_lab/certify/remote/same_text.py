@@ -238,9 +238,8 @@ def _paired(
 def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
     """Return the outcome: numerics if every difference may be rounding.
 
-    A greedy difference may be where two tokens are within rounding; a sampled one,
-    whose noise is not known, if the texts share their beginnings. Whether sampled texts
-    have the right law then decides (`settled`).
+    A greedy difference may be where two tokens are within rounding. Of a sampled one
+    the noise is not known; whether such tokens have the right law decides (`settled`).
     """
     bad = [pair for pair in pairs if pair.differs]
     if not bad and not any(pair.first for pair in pairs):
@@ -257,7 +256,7 @@ def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
         "first differences": _shown(bad),
     }
     what = f"{len(bad)} of {len(pairs)} texts differ, {how}"
-    if _are_far(pairs) or any(one is not None and one > ROUNDING for one in margins):
+    if any(one is not None and one > ROUNDING for one in margins):
         return Check(name, "differs", what, evidence)
     if None in margins:
         what += "; no log-probability says whether by rounding"
