@@ -20,9 +20,10 @@ def test_sound_pair_gives_a_table_and_both_files(here, tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "same text: predicted" in done.stdout
-    assert "No fault was found" in done.stdout
+    assert "Consistent up to" in done.stdout
     found = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
-    assert found["passed"] is True
+    assert found["status"] == "consistent"
+    assert 0 < found["bound"] < 1
     assert found["subject"]["methods"] == ["predicted"]
     assert {"cpu", "cores"} <= found["machine"].keys()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", found["date"])
@@ -36,9 +37,9 @@ def test_fault_is_exit_code_1(here, monkeypatch, meddling) -> None:
     monkeypatch.setitem(METHODS, "meddling", meddling)
     done = here("certify", "--quick", "--method", "meddling", "--json", "-")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["passed"]) == (1, False)
-    failed = [one["name"] for one in found["checks"] if one["status"] == "failed"]
-    assert "same text: meddling" in failed
+    assert (done.returncode, found["status"]) == (1, "differs")
+    faults = [one["name"] for one in found["checks"] if one["status"] == "differs"]
+    assert "same text: meddling" in faults
 
 
 def test_server_is_certified_by_its_address(here, server: Running) -> None:
@@ -48,14 +49,14 @@ def test_server_is_certified_by_its_address(here, server: Running) -> None:
     assert done.returncode == 1
     assert found["subject"]["server"] == f"{url}/v1"
     status = {one["name"]: one["status"] for one in found["checks"]}
-    assert status["the seed is honoured: completions"] == "failed"
-    assert status["the seed is honoured: chat"] == "passed"
+    assert status["the seed is honoured: completions"] == "differs"
+    assert status["the seed is honoured: chat"] == "consistent"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--url", "http://x", "--draft", "some/draft"), "a model and a server at"),
+        (("--url", "http://x", "-d", "a/a", "-d", "b/b"), "a model and a server at"),
         (("some/model", "--url", "http://x"), "a model and a server at once"),
         (("--key", "secret"), "cannot use '--key': it is the key of a server"),
         (("--url", "localhost:8000"), "it is not an address"),
@@ -103,4 +104,4 @@ def test_page_shows_every_status_and_no_markup_of_texts() -> None:
     shown = reader.text.getvalue()
     assert all(shown.count(status) >= 2 for status in MEANINGS)
     assert shown.count(hostile) == 1 + len(checks)
-    assert found.verdict.startswith("A fault was found: 1 passed")
+    assert found.verdict.startswith("Differs: 1 consistent, 1 numerics")

@@ -18,7 +18,7 @@ REPORTS = {
     "doctor": "doctor DRAFT --prompts 2 --max-tokens 16 --json",
     "tune": "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --out FILE",
 }
-VERDICTS = {"certify": ("name", "status", "passed"), "doctor": ("healthy",)}
+VERDICTS = {"certify": ("name", "status", "bound"), "doctor": ("healthy",)}
 """Keys whose values are recorded."""
 
 

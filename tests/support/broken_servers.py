@@ -1,8 +1,8 @@
 """Proxies in front of a real server that break one thing each. Test code."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
@@ -10,6 +10,8 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 Body = dict[str, Any]
+Answers = Callable[[str, Body | None], tuple[int, Body]]
+"""(path, body of a POST) -> status and body."""
 OPENER = build_opener(ProxyHandler({}))
 
 
@@ -127,6 +129,52 @@ class DraftsChangeText(Fault):
         return answer if is_plain else changed_text(answer)
 
 
+class OtherTextListed(Fault):
+    """Another text where log-probabilities are asked for: those alone are honest."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        return changed_text(answer) if body.get("logprobs") else answer
+
+
+class WritesStop(Fault):
+    """A stop text that begins an accepted draft is written."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        if len(body.get("stop", [""])[0]) > 4:
+            answer["choices"][0]["text"] += body["stop"][0]
+        return answer
+
+
+class OneTooMany(Fault):
+    """The last draft token goes beyond the length."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        return {**body, "max_tokens": body["max_tokens"] + 1}
+
+
+class ForcesGreedyOnly(Fault):
+    """A bias that sampling does not read."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        if not body.get("temperature"):
+            return body
+        return {name: value for name, value in body.items() if name != "logit_bias"}
+
+
+class Unfiltered(Fault):
+    """Knows no filter."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        return {**body, "top_k": 0, "top_p": 1.0, "min_p": 0}
+
+
+class FiltersHalf(Fault):
+    """A filter that half of the requests have, as if draft tokens passed it."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        return {**body, "top_k": 0} if body.get("seed", 0) % 2 else body
+
+
 class Fails(Fault):
     """Answers with an object that has no choice."""
 
@@ -144,23 +192,32 @@ def changed_text(answer: Body) -> Body:
     return answer
 
 
+def broken(url: str, fault: Fault) -> AbstractContextManager[str]:
+    """Run a proxy in front of a server; yield its address."""
+
+    def answer(path: str, body: Body | None) -> tuple[int, Body]:
+        if body is None:
+            return forward(url + path, None)
+        status, answer = forward(url + path, fault.asked(path, dict(body)))
+        if status == 200:
+            answer = fault.answered(path, body, answer)
+        return status, answer
+
+    return answering(answer)
+
+
 @contextmanager
-def broken(url: str, fault: Fault) -> Iterator[str]:
-    """Run a proxy in front of a server and yield its address."""
+def answering(answer: Answers) -> Iterator[str]:
+    """Run a server that answers by a function; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply(*forward(url + self.path, None))
+            self.reply(*answer(self.path, None))
 
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             body = json.loads(self.rfile.read(length))
-            status, answer = forward(
-                url + self.path, fault.asked(self.path, dict(body))
-            )
-            if status == 200:
-                answer = fault.answered(self.path, body, answer)
-            self.reply(status, answer)
+            self.reply(*answer(self.path, body))
 
         def reply(self, status: int, answer: Body) -> None:
             data = json.dumps(answer).encode()

@@ -84,7 +84,7 @@ def over_prompts(
 LEVEL = 0.01
 """Probability that a test of an exact sampler is below this p-value."""
 POWER = 0.9
-"""Probability with which the stated deviation is detected."""
+"""Probability with which the stated deviation is detected, twice (`confirmed`)."""
 FEW = 5.0
 """Samples. Cells with fewer expected ones are joined: below, the statistic is not
 chi-square distributed (Cochran 1954).
@@ -106,7 +106,7 @@ class Fit:
 
     @property
     def detects(self) -> float:
-        """Smallest total variation found with probability POWER at level LEVEL."""
+        """Smallest total variation that is found twice with probability POWER."""
         return smallest_variation(self.samples, self.cells)
 
 
@@ -171,8 +171,8 @@ def chi_square_cdf(statistic: float, freedom: int, shift: float = 0.0) -> float:
 
 
 def smallest_variation(samples: int, cells: int) -> float:
-    """Return the smallest total variation that so many samples detect with probability
-    POWER at level LEVEL, wherever it lies.
+    """Return the smallest total variation that so many samples, and as many new ones,
+    both detect with probability POWER at level LEVEL, wherever it lies.
 
     A deviation of total variation d has a noncentrality of at least 4 d^2 a sample, by
     Cauchy and Schwarz.
@@ -181,7 +181,7 @@ def smallest_variation(samples: int, cells: int) -> float:
     if freedom < 1 or not samples:
         return 1.0
     limit = _rising(lambda x: chi_square_cdf(x, freedom), 1 - LEVEL)
-    shift = _rising(lambda x: 1 - chi_square_cdf(limit, freedom, x), POWER)
+    shift = _rising(lambda x: 1 - chi_square_cdf(limit, freedom, x), math.sqrt(POWER))
     return min(1.0, math.sqrt(shift / samples) / 2)
 
 

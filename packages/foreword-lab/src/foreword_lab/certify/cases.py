@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 from foreword.api.llm import LLM
 from foreword.types import SamplingParams
+from foreword_lab.certify.remote.forms import CITY
 
 TEXTS = (
     "one two three four five one two three four five one two three",
@@ -29,12 +30,6 @@ SETTINGS = (
 """(temperature, top_p, top_k)."""
 LENGTHS = (16, 28, 40)
 """Tokens. Lengths of answers."""
-CITY = (
-    '{"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, '
-    '"days": {"enum": [1, 2, 3]}}, "required": ["city", "days"], '
-    '"additionalProperties": false}'
-)
-"""A closed schema, so that a small model ends its answer too."""
 FREE = "free text"
 """Condition of a request without a schema: forced text is accepted from any method."""
 FORM = 5

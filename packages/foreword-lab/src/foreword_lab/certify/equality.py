@@ -99,10 +99,10 @@ class SameText:
     @property
     def _status(self) -> Status:
         if self._faults:
-            return "failed"
+            return "differs"
         if self.differences:
             return "numerics"
-        return "passed" if self._proves else "proves nothing"
+        return "consistent" if self._proves else "cannot say"
 
     @property
     def _proves(self) -> bool:

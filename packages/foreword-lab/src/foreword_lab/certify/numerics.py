@@ -31,7 +31,9 @@ class Difference:
     margin: float
     """Difference of both tokens' scores with noise, in float32."""
     rounding: float
-    """A step of the target's dtype at its largest score."""
+    """A step of the target's dtype at its largest score; 0 where forwards of all sizes
+    have equal bits.
+    """
 
     @property
     def is_numerics(self) -> bool:
@@ -87,7 +89,7 @@ def margin_of(
     llm: LLM, case: Case, before: list[int], tokens: tuple[int, int]
 ) -> tuple[float, float]:
     """Return how far two tokens' scores lie apart after a text, and a step of the dtype
-    at its largest score.
+    at its largest score; no step where forwards of all sizes have equal bits.
 
     Scores hold the noise, and come from one forward over the whole text.
     """
@@ -98,7 +100,10 @@ def margin_of(
     left, right = (float(scores[token]) for token in tokens)
     if not (math.isfinite(left) and math.isfinite(right)):
         return math.inf, 0.0
-    step = torch.finfo(llm.target.dtype).eps * float(logits.abs().max())
+    # the native backend gives equal bits: there, any difference is a fault
+    exact = llm.target.capability.backend.startswith("native")
+    eps = 0.0 if exact else torch.finfo(llm.target.dtype).eps
+    step = eps * float(logits.abs().max())
     return abs(left - right), step / (case.params.temperature or 1.0)
 
 

@@ -5,30 +5,26 @@ self-contained HTML file.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from platform import python_version
 from typing import Any, Literal
 
-from foreword.native.machine import machine, versions
+from foreword.version import VERSION
 from foreword_lab.certify.clock import Clock
 from foreword_lab.html_page import document, elements, table, write
 
-Status = Literal["passed", "numerics", "proves nothing", "not supported", "failed"]
-"""Outcome of a check.
-
-*numerics*: texts differ where two tokens are within rounding of each other. *proves
-nothing*: nothing could have gone wrong, as without accepted draft tokens.
-*not supported*: the pair or the server refuses what the check needs.
-"""
+Status = Literal["consistent", "numerics", "cannot say", "differs"]
+"""Outcome of a check."""
 MEANINGS: dict[Status, str] = {
-    "passed": "Checked, and as promised.",
-    "numerics": "Differs only where two tokens are within rounding of each other.",
-    "proves nothing": "Ran, but nothing in it could have gone wrong.",
-    "not supported": "The pair or the server refuses what the check needs.",
-    "failed": "A fault.",
+    "consistent": "As it should be, as far as the check sees.",
+    "numerics": "Differs only as far as rounding may explain.",
+    "cannot say": "Nothing in it could have gone wrong, or it is refused.",
+    "differs": "A fault.",
 }
 """A sentence for each status."""
 
@@ -41,6 +37,10 @@ class Check:
     status: Status
     what: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    bound: float | None = None
+    """Total variation of tokens from which on a difference would have been found with
+    probability 0.9; None = the check is not about frequencies.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +64,66 @@ class Certificate:
         checks: Iterable[Check],
         seed: int,
         clock: Clock,
-        device: str = "cpu",
+        machine: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> Certificate:
-        """Return the certificate of a run that ends now, on this machine."""
-        made = tuple(checks)
+        """Return the certificate of a run that ends now; `machine`: what computed the
+        texts, as far as it is known.
+        """
         date = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = round(clock.spent, 1)
-        return cls(subject, date, seed, seconds, machine(device), versions(), made)
+        used = versions or {"foreword": VERSION, "python": python_version()}
+        return cls(subject, date, seed, seconds, machine or {}, used, tuple(checks))
 
     @property
-    def passed(self) -> bool:
-        """Whether no check found a fault."""
-        return all(one.status != "failed" for one in self.checks)
+    def status(self) -> Status:
+        """Outcome of the whole run: consistent if at least the frequencies are."""
+        if any(one.status == "differs" for one in self.checks):
+            return "differs"
+        return "cannot say" if self.bound is None else "consistent"
+
+    @property
+    def bound(self) -> float | None:
+        """Largest total variation of tokens that may have been missed; None where no
+        check of frequencies says anything.
+        """
+        bounds = (one.bound for one in self.checks if one.status == "consistent")
+        return max((one for one in bounds if one is not None), default=None)
 
     @property
     def verdict(self) -> str:
         """The outcome of the whole run in one sentence."""
-        counts: dict[Status, int] = {}
-        for check in self.checks:
-            counts[check.status] = counts.get(check.status, 0) + 1
-        listed = [f"{counts[one]} {one}" for one in MEANINGS if one in counts]
-        outcome = "No fault was found" if self.passed else "A fault was found"
-        return f"{outcome}: {', '.join(listed)}."
+        counts = Counter(one.status for one in self.checks)
+        listed = [f"{counts[one]} {one}" for one in MEANINGS if counts[one]]
+        up_to = f" up to {self.bound:.2g}" if self.status == "consistent" else ""
+        return f"{self.status}{up_to}: {', '.join(listed)}".capitalize()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "certificate": 1,
+            "certificate": 2,
             **asdict(self),
-            "passed": self.passed,
+            "status": self.status,
+            "bound": self.bound,
             "verdict": self.verdict,
         }
 
 
+SAMPLES = "samples"
+"""Evidence that the JSON has, and that is too long for the page."""
 SIGNS: dict[Status, str] = {
-    "passed": "✓",
+    "consistent": "✓",
     "numerics": "≈",
-    "proves nothing": "○",
-    "not supported": "–",
-    "failed": "✗",
+    "cannot say": "○",
+    "differs": "✗",
 }
 """One character for each status, so that colour is not needed to read a table."""
 STYLE = """table { width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; }
 td:first-child { white-space: nowrap; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
-.passed { color: light-dark(#18794e, #3fb950); }
-.failed { color: light-dark(#c62a2f, #ff7b72); font-weight: bold; }
+.consistent { color: light-dark(#18794e, #3fb950); }
+.differs { color: light-dark(#c62a2f, #ff7b72); font-weight: bold; }
 .numerics { color: light-dark(#8a5a00, #d29922); }
 """
 
@@ -127,7 +140,7 @@ def page(certificate: Certificate) -> str:
         for status, text in MEANINGS.items()
     )
     body = f"""<h1>Foreword certificate</h1>
-<p class="{"passed" if certificate.passed else "failed"}">
+<p class="{certificate.status.replace(" ", "-")}">
 {escape(certificate.verdict)}</p>
 {table(("outcome", "check", "result"), rows)}
 <h2>What was checked</h2>
@@ -147,7 +160,8 @@ def write_json(file: Path, certificate: Certificate) -> None:
 
 def _row(check: Check) -> str:
     kind = check.status.replace(" ", "-")
-    evidence = json.dumps(check.evidence, indent=1, ensure_ascii=False)
+    shown = {name: value for name, value in check.evidence.items() if name != SAMPLES}
+    evidence = json.dumps(shown, indent=1, ensure_ascii=False)
     more = (
         f"<details><summary>evidence</summary>{elements('pre', [evidence])}</details>"
     )

@@ -19,11 +19,13 @@ from foreword.options import ModelOptions, keywords
 if TYPE_CHECKING:
     from foreword_lab.certify.report import Certificate, Check
 
-STYLES = {"passed": "green", "failed": "bold red", "numerics": "yellow"}
+STYLES = {"consistent": "green", "differs": "bold red", "numerics": "yellow"}
+CODES = {"consistent": 0, "differs": 1, "cannot say": 2}
+"""Exit codes of the verdicts."""
 RUN = "Certificate"
 BOTH = (
     "certify a model and a server at once: '--url' names a server. Leave out the "
-    "argument, '--draft' and '--method'"
+    "argument, '--method', and all drafts but one"
 )
 
 
@@ -32,7 +34,7 @@ Drafts = Annotated[
     option(
         options.MODEL,
         "--draft -d",
-        "Draft model or head. Repeatable.",
+        "Draft model or head; with --url: one that orders tokens here. Repeatable.",
         "MODEL",
         early.each(early.model),
     ),
@@ -99,20 +101,21 @@ def certify(
     loading: ModelOptions,
     quiet: options.Quiet = False,
 ) -> None:
-    """Prove on your own models and machine, or server, that drafting changes no text.
+    """Test on your own models and machine, or server, that drafting changes no text.
 
     Texts with drafting are compared with plain decoding, and sampled tokens with the
-    target's distribution. A difference is a fault, or rounding where two tokens are
-    nearly tied. The exit code is 1 if there is a fault.
+    target's distribution. The exit code is 0 if they are consistent, 1 if they differ,
+    and 2 if the run cannot say.
     """
     run: dict[str, Any] = dict(minutes=minutes, quick=quick, seed=seed)
-    early.of_server(url, key, target or draft or method, BOTH)
+    early.of_server(url, key, target or method or (draft or [])[1:], BOTH)
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
             from foreword_lab.certify.remote.run import ServerOptions, certify_server
 
-            request = ServerOptions(url=url, key=key, model=model, **run)
+            here = next(iter(draft or ()), None)
+            request = ServerOptions(url=url, key=key, model=model, draft=here, **run)
             result = certify_server(request, progress)
         else:
             from foreword_lab.certify.run import CertifyOptions
@@ -122,8 +125,7 @@ def certify(
             settings = CertifyOptions(target=target, **pair, **run, **keywords(loading))
             result = certify_pair(settings, progress)
     _write(result, json_, report)
-    if not result.passed:
-        raise typer.Exit(1)
+    raise typer.Exit(CODES[result.status])
 
 
 def _write(result: "Certificate", file: Path | None, report: Path | None) -> None:
@@ -165,4 +167,4 @@ def _print(result: "Certificate") -> None:
     )
     console = render.stdout()
     console.print(Table(result.checks, columns, look=BARE))
-    console.print(result.verdict, style="bold" if result.passed else "bold red")
+    console.print(result.verdict, style=STYLES.get(result.status, "bold"))

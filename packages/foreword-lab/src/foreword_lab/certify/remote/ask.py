@@ -1,5 +1,6 @@
 """Requests for text and what they answer, on completions and on chat."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -56,13 +57,17 @@ def choice_of(answer: Any) -> Mapping[str, Any]:
 
 
 def text_of(answer: Any) -> str:
-    """Return the text of an answer, reasoning included; empty if it is null."""
+    """Return the text of an answer, reasoning and calls included; empty if it is
+    null.
+    """
     choice = choice_of(answer)
     if "text" in choice:
         return choice["text"] or ""
     message = choice.get("message") or {}
     reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-    return reasoning + (message.get("content") or "")
+    calls = [call.get("function") for call in message.get("tool_calls") or ()]
+    called = json.dumps(calls) if calls else ""
+    return reasoning + (message.get("content") or "") + called
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Scored:
     """A token of an answer, with the likeliest tokens at its place."""
 
     token: str
+    logprob: float | None
+    """Its log-probability."""
     top: tuple[tuple[str, float], ...]
     """(token, log-probability), likeliest first."""
 
@@ -83,13 +90,18 @@ def scored(answer: Any) -> list[Scored]:
         return []
     if table.get("content") is not None:
         return [_of_chat(one) for one in table["content"]]
-    rows = zip(table.get("tokens") or (), table.get("top_logprobs") or (), strict=False)
-    return [Scored(token, _sorted((top or {}).items())) for token, top in rows]
+    tokens, likeliest = (table.get(name) or () for name in ("tokens", "top_logprobs"))
+    logprobs = table.get("token_logprobs") or [None] * len(tokens)
+    rows = zip(tokens, logprobs, likeliest, strict=False)
+    return [
+        Scored(token, logprob, _sorted((top or {}).items()))
+        for token, logprob, top in rows
+    ]
 
 
 def _of_chat(entry: Mapping[str, Any]) -> Scored:
     top = [(each["token"], each["logprob"]) for each in entry.get("top_logprobs") or ()]
-    return Scored(entry["token"], _sorted(top))
+    return Scored(entry["token"], entry.get("logprob"), _sorted(top))
 
 
 def _sorted(top: Any) -> tuple[tuple[str, float], ...]:
@@ -99,7 +111,7 @@ def _sorted(top: Any) -> tuple[tuple[str, float], ...]:
 def with_logprobs(endpoint: Endpoint, most: int) -> dict[str, object]:
     """Return the parameters that ask for log-probabilities."""
     if endpoint == "completions":
-        return {"logprobs": min(most, 5)}
+        return {"logprobs": most}
     return {"logprobs": True, "top_logprobs": most}
 
 

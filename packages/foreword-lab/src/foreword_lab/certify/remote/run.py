@@ -1,29 +1,46 @@
 """The certificate of a server."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from foreword.errors import words
-from foreword_lab.certify.cases import CITY
 from foreword_lab.certify.clock import Clock
-from foreword_lab.certify.remote.ask import PATHS, choice_of, request
+from foreword_lab.certify.remote.ask import PATHS
 from foreword_lab.certify.remote.client import Broken, Server, Unsupported
+from foreword_lab.certify.remote.first_words import words_check
+from foreword_lab.certify.remote.forms import call_check, schema_check
+from foreword_lab.certify.remote.greedy import greedy_check
+from foreword_lab.certify.remote.parameters import (
+    FILTERS,
+    bias_check,
+    filter_check,
+    length_check,
+    stop_check,
+)
 from foreword_lab.certify.remote.same_text import (
     beside_check,
     drafting_check,
+    logprobs_check,
     prefix_check,
     seed_check,
+    settled,
 )
-from foreword_lab.certify.remote.temperature import TEMPERATURES, temperature_check
+from foreword_lab.certify.remote.sampled import (
+    Drafts,
+    Run,
+    Source,
+    sampled_check,
+    sources,
+)
 from foreword_lab.certify.report import Certificate, Check
 
 SEEDS, FEW_SEEDS = 8, 3
 """Seeds of the checks that compare two texts."""
 SAMPLING = 0.6
-"""Share of the time for the sampled distributions."""
+"""Share of the time for sampled tokens."""
+Asked = tuple[str, Callable[[], Check]]
+"""(name, check)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +53,8 @@ class ServerOptions:
     minutes: float = 3.0
     quick: bool = False
     seed: int = 0
+    draft: str | None = None
+    """A draft model that runs here, by which tokens are ordered."""
 
 
 def certify_server(
@@ -47,27 +66,33 @@ def certify_server(
     """
     server = Server.at(options.url, options.key, options.model)
     clock = Clock.of(options.minutes, note, quick=options.quick)
-    checks = []
-    for name, check in _checks(server, options, clock):
-        clock.tell(name)
-        checks.append(_outcome(name, check))
+    named = sources(server, options.seed, quick=options.quick)
+    # the law first: how rounding is told from faults depends on it
+    run = Run(server, named, options.seed, *_drafter(options.draft))
+    sampled = partial(_sampled, run, clock)
+    law = _outcome("sampled tokens", sampled, clock)
+    others = *_texts(server, options, clock), *_parameters(server, options, named)
+    checks = [_outcome(name, check, clock) for name, check in others]
+    checks = settled(checks, lawful=law.status == "consistent")
     subject = {"server": server.base, "model": server.model}
-    return Certificate.of(subject, checks, options.seed, clock)
+    return Certificate.of(subject, [law, *checks], options.seed, clock)
 
 
-def _outcome(name: str, check: Callable[[], Check]) -> Check:
+def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
     """Return the outcome of a check that may be refused."""
+    clock.tell(name)
     try:
         return check()
     except Unsupported as error:
-        return Check(name, "not supported", words(error))
-    except (Broken, LookupError, TypeError, AttributeError) as error:
-        return Check(name, "failed", words(error))
+        return Check(name, "cannot say", words(error))
+    except Broken as error:
+        return Check(name, "differs", words(error))
+    except (LookupError, TypeError, AttributeError) as error:
+        return Check(name, "cannot say", f"an answer is not understood: {words(error)}")
 
 
-def _checks(
-    server: Server, options: ServerOptions, clock: Clock
-) -> Iterator[tuple[str, Callable[[], Check]]]:
+def _texts(server: Server, options: ServerOptions, clock: Clock) -> Iterator[Asked]:
+    """Yield the checks that compare two texts, and those of forms."""
     first = options.seed
     seeds = range(first + 1, first + 1 + (FEW_SEEDS if options.quick else SEEDS))
     for endpoint in PATHS:
@@ -77,159 +102,42 @@ def _checks(
             yield named, partial(beside_check, server, endpoint, heat)
         yield f"prefixes: {endpoint}", partial(prefix_check, server, endpoint, first)
         yield f"drafting: {endpoint}", partial(drafting_check, server, endpoint, seeds)
+        named = f"log-probabilities: {endpoint}"
+        yield named, partial(logprobs_check, server, endpoint, seeds)
+        yield f"stop texts: {endpoint}", partial(stop_check, server, endpoint)
+        yield f"lengths: {endpoint}", partial(length_check, server, endpoint)
     yield "tool calls cut", partial(call_check, server, clock)
     yield "JSON cut", partial(schema_check, server, clock)
-    heats = (1.0,) if options.quick else TEMPERATURES
-    for index, heat in enumerate(heats):
-        named = f"distribution at temperature {heat:g}"
-        until = 1 - SAMPLING * (len(heats) - 1 - index) / len(heats)
-        more = dict(seed=first, clock=clock, until=until)
-        yield named, partial(_sampled, server, heat, **more)
 
 
-def _sampled(server: Server, temperature: float, **more: Any) -> Check:
-    """Return the check of the sampled distribution, on chat if the server has it."""
+def _parameters(
+    server: Server, options: ServerOptions, named: list[Source]
+) -> Iterator[Asked]:
+    """Yield the checks of greedy tokens and of parameters."""
+    by_endpoint = {source.endpoint: source for source in reversed(named)}
+    for source in by_endpoint.values():
+        endpoint = source.endpoint
+        yield f"greedy tokens: {endpoint}", partial(greedy_check, server, source)
+        for one in FILTERS:
+            check = partial(filter_check, server, source, one, options.seed)
+            yield f"{one.name}: {endpoint}", check
+        yield f"bias: {endpoint}", partial(bias_check, server, endpoint, options.seed)
+
+
+def _sampled(run: Run, clock: Clock) -> Check:
+    """Return the check of sampled tokens, or of first words where there is no law."""
+    if run.sources:
+        return sampled_check(run, clock, SAMPLING)
     try:
-        return temperature_check(server, "chat", temperature, **more)
+        return words_check(run.server, "chat", 1.0, run.seed)
     except Unsupported:
-        return temperature_check(server, "completions", temperature, **more)
+        return words_check(run.server, "completions", 1.0, run.seed)
 
 
-LONGEST = 128
-"""Tokens. Longest whole answer: the schema is closed, so answers are shorter."""
-STRIDE = 4
-"""Tokens. With `--quick`, every so many lengths are tried."""
-FORM_SEEDS = 4
-"""Whole answers that are sampled."""
-SHOWN = 5
-"""Faults that a report lists."""
-NAME = "plan_journey"
-QUESTION = "Plan a journey to Paris for two days."
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": NAME,
-        "description": "Plan a journey.",
-        "parameters": json.loads(CITY),
-    },
-}
-CALL = {
-    "tools": [TOOL],
-    "tool_choice": {"type": "function", "function": {"name": NAME}},
-}
-"""Parameters of a call that the model must make."""
-SCHEMA = {
-    "response_format": {
-        "type": "json_schema",
-        "json_schema": {"name": "journey", "strict": True, "schema": json.loads(CITY)},
-    }
-}
-FIELDS = {"city": ("Paris", "Rome"), "days": (1, 2, 3)}
-"""Values that the schema allows."""
+def _drafter(name: str | None) -> tuple[Drafts, str] | tuple[()]:
+    """Return a draft model and its name; nothing without one."""
+    if name is None:
+        return ()
+    from foreword_lab.certify.remote.drafting import LocalDraft
 
-Fault = Callable[[Mapping[str, Any], bool], str | None]
-"""(choice, whether it must be cut off) -> what is wrong with it."""
-
-
-def call_check(server: Server, clock: Clock) -> Check:
-    """Return whether a call is whole, or cut off and marked as cut off."""
-    return _check("tool calls cut at every length", server, CALL, call_fault, clock)
-
-
-def schema_check(server: Server, clock: Clock) -> Check:
-    """Return the same of an answer that follows a schema."""
-    return _check("JSON cut at every length", server, SCHEMA, schema_fault, clock)
-
-
-def _check(
-    name: str, server: Server, form: dict[str, Any], fault: Fault, clock: Clock
-) -> Check:
-    faults, count = [], 0
-
-    def ask(tokens: int, seed: int, temperature: float, *, cut: bool) -> Any:
-        parameters = {"seed": seed, "temperature": temperature, "max_tokens": tokens}
-        answer = server.post(*request("chat", QUESTION, **parameters, **form))
-        problem = fault(choice_of(answer), cut)
-        if problem is not None:
-            shown = {"answer": choice_of(answer), **parameters}
-            faults.append({"fault": problem, **shown})
-        return answer
-
-    whole = ask(LONGEST, 0, 0.0, cut=False)
-    length = _length(whole)
-    if choice_of(whole).get("finish_reason") == "length" or not length:
-        return Check(name, "proves nothing", f"no answer ended within {LONGEST} tokens")
-    for seed in range(1, FORM_SEEDS + 1):
-        ask(LONGEST, seed, 1.0, cut=False)
-    for tokens in range(1, length, STRIDE if clock.is_quick else 1):
-        clock.tell(f"{name}: {tokens} of {length} tokens")
-        ask(tokens, 0, 0.0, cut=True)
-        count += 1
-    evidence: dict[str, Any] = {
-        "whole": 1 + FORM_SEEDS,
-        "cut": count,
-        "faults": len(faults),
-    }
-    if faults:
-        evidence["first faults"] = faults[:SHOWN]
-        total = 1 + FORM_SEEDS + count
-        what = f"{len(faults)} of {total} answers are wrong: {faults[0]['fault']}"
-        return Check(name, "failed", what, evidence)
-    what = (
-        f"{1 + FORM_SEEDS} whole answers and {count} cut ones say truly which they are"
-    )
-    return Check(name, "passed", what, evidence)
-
-
-def call_fault(choice: Mapping[str, Any], cut: bool) -> str | None:
-    """Return what is wrong with a forced call; None if nothing is."""
-    message = choice.get("message") or {}
-    reason = choice.get("finish_reason")
-    calls = message.get("tool_calls") or []
-    if _braces(message.get("content")):
-        return "a call came back as content"
-    if reason == "length":
-        return None
-    if cut:
-        return f"a cut call ends with finish_reason {reason!r}"
-    if not calls:
-        return f"no call was made, and finish_reason is {reason!r}"
-    if calls[0]["function"]["name"] != NAME:
-        return "another tool was called"
-    return _unfit(calls[0]["function"].get("arguments"))
-
-
-def schema_fault(choice: Mapping[str, Any], cut: bool) -> str | None:
-    """Return what is wrong with an answer in JSON; None if nothing is."""
-    message = choice.get("message") or {}
-    reason = choice.get("finish_reason")
-    if message.get("tool_calls"):
-        return "JSON came back as a call"
-    if reason == "length":
-        return None
-    if cut:
-        return f"a cut answer ends with finish_reason {reason!r}"
-    return _unfit(message.get("content"))
-
-
-def _unfit(text: Any) -> str | None:
-    """Return why a text does not follow the schema; None if it does."""
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError):
-        return f"what is marked as whole is not JSON: {text!r}"
-    is_object = isinstance(value, dict) and set(value) == set(FIELDS)
-    if is_object and all(value[name] in FIELDS[name] for name in FIELDS):
-        return None
-    return f"the schema is not followed: {text!r}"
-
-
-def _braces(content: Any) -> bool:
-    """Return whether a content holds the beginning of the arguments of a call."""
-    return isinstance(content, str) and '{"' in content.replace(" ", "")
-
-
-def _length(answer: Any) -> int:
-    """Return the tokens of an answer; 0 where it does not say."""
-    usage = answer.get("usage") or {}
-    return int(usage.get("completion_tokens") or 0)
+    return LocalDraft(name).laws, name

@@ -3,7 +3,7 @@ drafting.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foreword.registry import PLAIN
@@ -11,12 +11,15 @@ from foreword_lab.certify.remote.ask import (
     ROUNDING,
     TOPICS,
     Endpoint,
+    common,
     margin,
     prompt,
     request,
     text_of,
+    with_logprobs,
 )
 from foreword_lab.certify.remote.client import Body, Broken, Server, Unsupported
+from foreword_lab.certify.remote.forms import CALL, LONGEST, QUESTION, SCHEMA
 from foreword_lab.certify.report import Check
 
 TOKENS = 24
@@ -25,8 +28,18 @@ BESIDE = 8
 """Requests. Sent at once."""
 SHOWN = 3
 """Differences that a report lists."""
+FAR = 0.3
+"""Share of the shorter text that two texts have in common, on average: below, they are
+other draws; rounding makes some texts part later.
+"""
 PREFIX = "The archive keeps letters, maps and lists of ships. " * 12
 """Beginning that two prompts share: longer than a block of usual caches."""
+
+LIKELIEST = 5
+"""Tokens that are listed where log-probabilities are asked for."""
+IGNORED, SAMPLED = "the seed is ignored", "sampled differences"
+"""Evidence that other checks decide on."""
+SEED = "the seed is honoured"
 
 Sent = tuple[str, Body]
 
@@ -44,6 +57,17 @@ class Pair:
         """Whether the texts differ."""
         return self.first != self.second
 
+    @property
+    def shared(self) -> float:
+        """Share of the longer text that both begin with."""
+        longer = max(len(self.first), len(self.second))
+        return len(common((self.first, self.second))) / longer if longer else 1.0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether no noise decides."""
+        return not self.sent[1].get("temperature")
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -55,14 +79,17 @@ class Pair:
 
 def seed_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
     """Return whether a seed gives one text, and other seeds other texts."""
-    name = f"the seed is honoured: {endpoint}"
+    name = f"{SEED}: {endpoint}"
     topic = TOPICS[0]
     sent = [_sampled(endpoint, topic, seed) for seed in seeds]
     first = _texts(server, sent)
     pairs = _paired(sent, first, _texts(server, sent))
     if not any(pair.differs for pair in pairs) and len({*first}) == 1:
         what = f"{len(seeds)} seeds gave one and the same text"
-        return Check(name, "proves nothing", what, {"text": first[0]})
+        return Check(name, "cannot say", what, {"text": first[0]})
+    if _are_far(pairs):
+        evidence = {IGNORED: True, "first differences": _shown(pairs)}
+        return Check(name, "cannot say", "the seed is ignored", evidence)
     return _verdict(name, server, pairs, "asked twice, one after the other")
 
 
@@ -77,7 +104,7 @@ def beside_check(server: Server, endpoint: Endpoint, temperature: float) -> Chec
     alone = _texts(server, sent)
     if alone != _texts(server, sent):
         what = "the texts already differ without other requests"
-        return Check(name, "proves nothing", what)
+        return Check(name, "cannot say", what)
     together = [text_of(one) for one in server.at_once(sent)]
     pairs = _paired(sent, alone, together)
     return _verdict(name, server, pairs, f"alone and {BESIDE} at once")
@@ -102,16 +129,28 @@ def prefix_check(server: Server, endpoint: Endpoint, label: int) -> Check:
     return _verdict(name, server, pairs, "before and after another prompt")
 
 
+def logprobs_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
+    """Return whether a request gives the same text where log-probabilities are asked
+    for: only such texts are held against their laws.
+    """
+    name = f"same text with log-probabilities: {endpoint}"
+    sent = _mixed(endpoint, seeds)
+    without = _texts(server, sent)
+    more = with_logprobs(endpoint, LIKELIEST)
+    listed = _texts(server, [(path, {**body, **more}) for path, body in sent])
+    pairs = _paired(sent, without, listed)
+    return _verdict(name, server, pairs, "with log-probabilities and without")
+
+
 def drafting_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
     """Return whether a request gives the same text with drafting turned off.
 
     Raises Unsupported where an answer does not count its draft tokens.
     """
     name = f"same text without drafting: {endpoint}"
-    sent = [
-        _sampled(endpoint, TOPICS[index % len(TOPICS)], seed, index % 2)
-        for index, seed in enumerate(seeds)
-    ]
+    sent = _mixed(endpoint, seeds)
+    if endpoint == "chat":
+        sent += _forms(server, seeds[0])
     with_drafts = [server.post(*one) for one in sent]
     plain = [server.post(*without_drafting(one)) for one in sent]
     drafted = sum(map(accepted, with_drafts))
@@ -119,16 +158,16 @@ def drafting_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> 
         raise Broken("draft tokens were accepted although drafting was off")
     if not drafted:
         what = "no draft token was accepted"
-        return Check(name, "proves nothing", what)
+        return Check(name, "cannot say", what)
     texts = [[*map(text_of, answers)] for answers in (with_drafts, plain)]
     pairs = _paired(sent, *texts)
     return _verdict(name, server, pairs, f"with {drafted} draft tokens and with none")
 
 
 def without_drafting(sent: Sent) -> Sent:
-    """Return the request with drafting turned off."""
+    """Return the request with drafting turned off, for Foreword and llama.cpp."""
     path, body = sent
-    return path, {**body, "speculative": {"method": PLAIN}}
+    return path, {**body, "speculative": {"method": PLAIN}, "speculative.n_max": 0}
 
 
 def accepted(answer: Any) -> int:
@@ -136,6 +175,8 @@ def accepted(answer: Any) -> int:
     not count them.
     """
     try:
+        if "timings" in answer:
+            return int(answer["timings"].get("draft_n_accepted", 0))
         counted = answer["metrics"]["speculative_decoding"]
         return int(counted["num_accepted_draft_tokens"])
     except (LookupError, TypeError) as error:
@@ -143,6 +184,33 @@ def accepted(answer: Any) -> int:
             "answers do not count their draft tokens, so nothing says that drafting "
             "was off"
         ) from error
+
+
+def _mixed(endpoint: Endpoint, seeds: Sequence[int]) -> list[Sent]:
+    """Return greedy and sampled requests by turns."""
+    return [
+        _sampled(endpoint, TOPICS[index % len(TOPICS)], seed, index % 2)
+        for index, seed in enumerate(seeds)
+    ]
+
+
+def _forms(server: Server, seed: int) -> list[Sent]:
+    """Return requests for a call and for JSON, as far as the server has them."""
+    forms = []
+    for form in (CALL, SCHEMA):
+        for temperature in (0.0, 1.0):
+            parameters = {
+                "seed": seed,
+                "temperature": temperature,
+                "max_tokens": LONGEST,
+            }
+            sent = request("chat", QUESTION, **parameters, **form)
+            try:
+                text_of(server.post(*sent))
+            except Unsupported:
+                break
+            forms.append(sent)
+    return forms
 
 
 def _parameters(seed: int, temperature: float) -> dict[str, object]:
@@ -168,35 +236,71 @@ def _paired(
 
 
 def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
-    """Return the outcome: numerics if every difference is a greedy one within
-    rounding.
+    """Return the outcome: numerics if every difference may be rounding.
+
+    A greedy difference may be where two tokens are within rounding. Of a sampled one
+    the noise is not known; whether such tokens have the right law decides (`settled`).
     """
     bad = [pair for pair in pairs if pair.differs]
     if not bad and not any(pair.first for pair in pairs):
-        return Check(name, "proves nothing", "all texts are empty")
+        return Check(name, "cannot say", "all texts are empty")
     if not bad:
-        return Check(name, "passed", f"{len(pairs)} texts are equal, {how}")
-    margins = [_margin(server, pair) for pair in bad]
-    rounded = [one is not None and one <= ROUNDING for one in margins]
+        return Check(name, "consistent", f"{len(pairs)} texts are equal, {how}")
+    greedy = [pair for pair in bad if pair.is_greedy]
+    margins = [_margin(server, pair) for pair in greedy]
     evidence = {
         "texts": len(pairs),
         "differences": len(bad),
         "margins in nats": margins,
-        "first differences": [pair.as_json() for pair in bad[:SHOWN]],
+        SAMPLED: len(bad) - len(greedy),
+        "first differences": _shown(bad),
     }
     what = f"{len(bad)} of {len(pairs)} texts differ, {how}"
-    if all(rounded):
-        what += "; all where two tokens are within rounding"
-        return Check(name, "numerics", what, evidence)
-    return Check(name, "failed", what, evidence)
+    if any(one is not None and one > ROUNDING for one in margins):
+        return Check(name, "differs", what, evidence)
+    if None in margins:
+        what += "; no log-probability says whether by rounding"
+        return Check(name, "cannot say", what, evidence)
+    if greedy:
+        what += "; greedy ones where two tokens are within rounding"
+    return Check(name, "numerics", what, evidence)
+
+
+def settled(checks: Sequence[Check], *, lawful: bool) -> list[Check]:
+    """Return the checks, by what is known after all of them.
+
+    A sampled text that parts is rounding only where tokens have the right law
+    (`lawful`). A seed that one endpoint honours is promised on the other, too.
+    """
+    honoured = any(
+        check.name.startswith(SEED) and check.status in ("consistent", "numerics")
+        for check in checks
+    )
+    return [_settled(check, lawful=lawful, honoured=honoured) for check in checks]
+
+
+def _settled(check: Check, *, lawful: bool, honoured: bool) -> Check:
+    if check.evidence.get(IGNORED) and honoured:
+        what = f"{check.what} here, and honoured on another endpoint"
+        return replace(check, status="differs", what=what)
+    if check.status == "numerics" and check.evidence.get(SAMPLED) and not lawful:
+        what = f"{check.what}; nothing says whether by rounding"
+        return replace(check, status="cannot say", what=what)
+    return check
+
+
+def _are_far(pairs: Sequence[Pair]) -> bool:
+    return sum(pair.shared for pair in pairs) < FAR * len(pairs)
+
+
+def _shown(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    return [pair.as_json() for pair in pairs if pair.differs][:SHOWN]
 
 
 def _margin(server: Server, pair: Pair) -> float | None:
-    """Return the margin of a greedy difference; None where noise decides, or the server
-    gives no log-probabilities.
+    """Return the margin of a greedy difference; None where the server gives no
+    log-probabilities.
     """
-    if pair.sent[1].get("temperature"):
-        return None
     try:
         return margin(server, pair.sent, (pair.first, pair.second))
     except (Unsupported, Broken, LookupError, TypeError):

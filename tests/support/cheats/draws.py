@@ -1,0 +1,141 @@
+"""Ways to draw the next token from a target's and a drafter's probabilities."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Law = Float[np.ndarray, "vocab"]
+LIKELIEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a token is drawn."""
+
+    logits: Law
+    draft_logits: Law
+    temperature: float
+    dice: np.random.Generator
+    index: int
+    """Tokens of the answer so far."""
+
+    @property
+    def law(self) -> Law:
+        """The target's probabilities."""
+        return shares(self.logits, self.temperature)
+
+    @property
+    def draft(self) -> Law:
+        """The drafter's probabilities."""
+        return shares(self.draft_logits, self.temperature)
+
+    def drawn(self, law: Law) -> int:
+        """Return a token of a law."""
+        return int(self.dice.choice(len(law), p=law))
+
+
+Cheat = Callable[[Place], int]
+
+
+def shares(logits: Law, temperature: float) -> Law:
+    scores = logits.astype(float) / temperature
+    scores -= scores.max()
+    return np.exp(scores) / np.exp(scores).sum()
+
+
+def best(logits: Law) -> int:
+    return int(logits.argmax())
+
+
+def honest(at: Place) -> int:
+    return at.drawn(at.law) if at.temperature else best(at.logits)
+
+
+def typical(at: Place) -> int:
+    """Accept what is typical (Medusa), greedily too."""
+    law = shares(at.logits, at.temperature or 1.0)
+    entropy = -(law * np.log(law + 1e-30)).sum()
+    token = at.drawn(at.draft) if at.temperature else best(at.draft_logits)
+    return token if law[token] > min(0.09, 0.3 * np.exp(-entropy)) else honest(at)
+
+
+def relaxed(at: Place) -> int:
+    """Accept the drafter's greedy token if it is one of the likeliest two."""
+    token = best(at.draft_logits)
+    is_near = token in np.argsort(-at.logits)[:2]
+    return token if is_near and not at.temperature else honest(at)
+
+
+def accepted(at: Place, token: int, lenience: float = 1.0) -> bool:
+    ratio = lenience * at.law[token] / at.draft[token]
+    return bool(at.dice.random() < ratio)
+
+
+def residual(at: Place) -> Law:
+    rest = np.clip(at.law - at.draft, 0, None)
+    return rest / rest.sum() if rest.sum() else at.law
+
+
+def no_residual(at: Place) -> int:
+    """Draw from the target after a rejection."""
+    if not at.temperature:
+        return honest(at)
+    token = at.drawn(at.draft)
+    return token if accepted(at, token) else at.drawn(at.law)
+
+
+def lenient(at: Place) -> int:
+    """Accept with min(1, 2 p/q)."""
+    if not at.temperature:
+        return honest(at)
+    token = at.drawn(at.draft)
+    return token if accepted(at, token, 2.0) else at.drawn(residual(at))
+
+
+def lossless(at: Place) -> int:
+    """Accept with min(1, p/q): as honest as plain decoding."""
+    if not at.temperature:
+        return honest(at)
+    token = at.drawn(at.draft)
+    return token if accepted(at, token) else at.drawn(residual(at))
+
+
+def unverified(at: Place) -> int:
+    """Write every fourth token as drafted."""
+    if at.index % 4 < 3 or not at.temperature:
+        return honest(at)
+    return at.drawn(at.draft)
+
+
+def likeliest(at: Place) -> int:
+    """Draw from the likeliest tokens alone."""
+    if not at.temperature:
+        return honest(at)
+    law = at.law
+    law[np.argsort(-law)[LIKELIEST:]] = 0
+    return at.drawn(law / law.sum())
+
+
+def one_for_many(at: Place) -> int:
+    """Write one token for half of those outside the likeliest."""
+    token = honest(at)
+    order = np.argsort(-at.logits)
+    is_rare = at.temperature and token in order[LIKELIEST:]
+    return int(order[LIKELIEST]) if is_rare and at.dice.random() < 0.5 else token
+
+
+def warmer(at: Place) -> int:
+    """Draw at another temperature."""
+    return (
+        at.drawn(shares(at.logits, 1.1 * at.temperature))
+        if at.temperature
+        else honest(at)
+    )
+
+
+def unrepeated(at: Place) -> int:
+    """Draw at the temperature, and once more if the token is the likeliest."""
+    token = honest(at)
+    return honest(at) if token == best(at.logits) else token
