@@ -12,9 +12,10 @@ from foreword.registry import PLAIN
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote import sampled
 from foreword_lab.certify.remote.client import Server
-from foreword_lab.certify.remote.drafting import LocalDraft
+from foreword_lab.certify.remote.drafting import local_draft
 from foreword_lab.certify.remote.greedy import greedy_check
 from foreword_lab.certify.remote.run import ServerOptions, certify_server
+from foreword_lab.certify.remote.source import sources
 from foreword_lab.certify.report import Check
 
 ONCE = Clock.of(0.1, lambda _: None, quick=True)
@@ -25,8 +26,8 @@ FEW = 640
 
 
 @pytest.fixture(scope="module")
-def local() -> LocalDraft:
-    return LocalDraft(str(bundled_draft()))
+def local() -> sampled.Drafter:
+    return local_draft(str(bundled_draft()))
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +36,11 @@ def scores(plain: LLM) -> Iterator[tuple[Scores, Scores]]:
         yield Scores(plain), Scores(draft)
 
 
-def law(url: str, local: LocalDraft | None = None) -> Check:
+def check_of(url: str, local: sampled.Drafter | None = None) -> Check:
     """Return the check of sampled tokens of all sources."""
     server = Server.at(url)
-    named = sampled.sources(server, 1, quick=False)
-    run = sampled.Run(server, named, 1, local and local.laws)
+    named = sources(server, 1, quick=False)
+    run = sampled.Run(server, named, 1, local, "local")
     return sampled.sampled_check(run, ONCE, 1.0)
 
 
@@ -51,7 +52,7 @@ def law(url: str, local: LocalDraft | None = None) -> Check:
 def test_cheat_is_found_without_a_drafter(scores, monkeypatch, cheat) -> None:
     monkeypatch.setattr(sampled, "LEAST", FEW)
     with planted(Planted(*scores, cheat)) as url:
-        check = law(url)
+        check = check_of(url)
     assert check.status == "differs", check.what
     assert check.evidence["samples"]
 
@@ -65,17 +66,17 @@ def test_cheat_is_found_without_a_drafter(scores, monkeypatch, cheat) -> None:
 def test_subtle_cheat_is_found_in_a_minute(scores, local, monkeypatch, cheat) -> None:
     monkeypatch.setattr(sampled, "LEAST", MINUTE)
     with planted(Planted(*scores, cheat)) as url:
-        check = law(url, local)
+        check = check_of(url, local)
     assert check.status == "differs", check.what
 
 
 def test_lossless_drafting_is_consistent(scores, local) -> None:
     """Tokens that were accepted or drawn from the residual, as well as plain ones."""
     with planted(Planted(*scores, draws.lossless)) as url:
-        check = law(url, local)
+        check = check_of(url, local)
     assert check.status == "consistent", check.what
     assert 0 < check.bound < sampled.COARSE
-    assert check.evidence["drafter"]
+    assert check.evidence["drafter"] == "local"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_lossless_drafting_is_consistent(scores, local) -> None:
 def test_greedy_token_that_is_not_the_likeliest_is_found(scores, cheat) -> None:
     with planted(Planted(*scores, cheat)) as url:
         server = Server.at(url)
-        (source,) = sampled.sources(server, 1, quick=True)
+        (source,) = sources(server, 1, quick=True)
         check = greedy_check(server, source)
     assert check.status == "differs", check.what
     assert check.evidence["by more than rounding"] > 0

@@ -13,14 +13,14 @@ from foreword_lab.certify.remote.first_words import WORDS, words_check
 from foreword_lab.certify.remote.forms import call_check, schema_check
 from foreword_lab.certify.remote.parameters import (
     FILTERS,
-    Filter,
     bias_check,
     filter_check,
     length_check,
     stop_check,
 )
 from foreword_lab.certify.remote.run import ServerOptions, certify_server
-from foreword_lab.certify.remote.sampled import Run, sampled_check, sources
+from foreword_lab.certify.remote.sampled import Run, sampled_check
+from foreword_lab.certify.remote.source import sources
 from foreword_lab.certify.report import Check
 from serving import Running
 
@@ -28,14 +28,14 @@ ONCE = Clock.of(0.1, lambda _: None, quick=True)
 SEEDS = (1, 2, 3)
 
 
-def law(server: Server) -> Check:
+def drawn(server: Server) -> Check:
     named = sources(server, 0, quick=True)
     return sampled_check(Run(server, named, 0), ONCE, 1.0)
 
 
-def filtered(one: Filter, server: Server) -> Check:
+def filtered(name: str, server: Server) -> Check:
     (source,) = sources(server, 0, quick=True)
-    return filter_check(server, source, one, 0)
+    return filter_check(server, source, name, 0)
 
 
 CHECKS = {
@@ -45,20 +45,20 @@ CHECKS = {
     "sampled beside": lambda server: same_text.beside_check(server, "chat", 1.0),
     "prefix": lambda server: same_text.prefix_check(server, "completions", 7),
     "drafting": lambda server: same_text.drafting_check(server, "completions", SEEDS),
-    "law": lambda server: law(server),
+    "tokens": drawn,
     "words": lambda server: words_check(server, "chat", 1.0, 0),
     "listed": lambda server: same_text.logprobs_check(server, "chat", SEEDS),
     "stop": lambda server: stop_check(server, "completions"),
     "length": lambda server: length_check(server, "completions"),
     "bias": lambda server: bias_check(server, "chat", 0),
-    **{one.name: partial(filtered, one) for one in FILTERS},
+    **{name: partial(filtered, name) for name in FILTERS},
     "call": lambda server: call_check(server, ONCE),
     "JSON": lambda server: schema_check(server, ONCE),
 }
 FOUND = [
     (broken_servers.OtherTextTogether, "greedy beside"),
     (broken_servers.StalePrefix, "prefix"),
-    (broken_servers.HalfTemperature, "law"),
+    (broken_servers.HalfTemperature, "tokens"),
     pytest.param(
         broken_servers.DraftsAtHalfTemperature, "words", marks=pytest.mark.slow
     ),
@@ -91,7 +91,7 @@ def test_proxy_that_breaks_nothing_passes(server: Running, check: str) -> None:
     assert found.status == "consistent", found
 
 
-@pytest.mark.parametrize("name", [one.name for one in FILTERS])
+@pytest.mark.parametrize("name", FILTERS)
 def test_filter_that_a_server_does_not_know_is_no_fault(server, name) -> None:
     with broken_servers.broken(server.url, broken_servers.Unfiltered()) as url:
         found = CHECKS[name](Server.at(url))
@@ -103,7 +103,7 @@ def test_seed_that_one_endpoint_ignores_is_a_fault(server: Running) -> None:
     with broken_servers.broken(server.url, broken_servers.IgnoresSeed()) as url:
         checks = [CHECKS[name](Server.at(url)) for name in ("seed", "chat seed")]
     assert [one.status for one in checks] == ["cannot say", "consistent"]
-    settled = same_text.settled(checks, lawful=True)
+    settled = same_text.settled(checks, consistent=True)
     assert [one.status for one in settled] == ["differs", "consistent"]
 
 
@@ -111,8 +111,8 @@ def test_sampled_text_that_parts_is_rounding_only_beside_the_right_law() -> None
     evidence = {same_text.SAMPLED: 1}
     check = Check("same text beside other requests", "numerics", "", evidence)
     greedy = Check("same text", "numerics", "", {same_text.SAMPLED: 0})
-    for lawful, status in ((True, "numerics"), (False, "cannot say")):
-        settled = same_text.settled([check, greedy], lawful=lawful)
+    for consistent, status in ((True, "numerics"), (False, "cannot say")):
+        settled = same_text.settled([check, greedy], consistent=consistent)
         assert [one.status for one in settled] == [status, "numerics"]
 
 
@@ -129,8 +129,8 @@ def test_our_server_is_consistent(server: Running) -> None:
     found = certify_server(ServerOptions(url=f"{server.url}/v1/", minutes=0.5))
     assert {check.status for check in found.checks} == {"consistent"}, found.as_json()
     assert found.subject["model"] == "foreword-family"
-    (law, *_) = found.checks
-    temperatures = {one["request"]["temperature"] for one in law.evidence["samples"]}
+    (tokens, *_) = found.checks
+    temperatures = {one["request"]["temperature"] for one in tokens.evidence["samples"]}
     assert temperatures == {0.7, 1.0, 1.3}
     assert 0 < found.bound < 0.2
 

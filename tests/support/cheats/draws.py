@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-Law = Float[np.ndarray, "vocab"]
+Distribution = Float[np.ndarray, "vocab"]
 LIKELIEST = 20
 
 
@@ -14,51 +14,51 @@ LIKELIEST = 20
 class Place:
     """Where a token is drawn."""
 
-    logits: Law
-    draft_logits: Law
+    logits: Distribution
+    draft_logits: Distribution
     temperature: float
     dice: np.random.Generator
     index: int
     """Tokens of the answer so far."""
 
     @property
-    def law(self) -> Law:
+    def target(self) -> Distribution:
         """The target's probabilities."""
         return shares(self.logits, self.temperature)
 
     @property
-    def draft(self) -> Law:
+    def draft(self) -> Distribution:
         """The drafter's probabilities."""
         return shares(self.draft_logits, self.temperature)
 
-    def drawn(self, law: Law) -> int:
-        """Return a token of a law."""
-        return int(self.dice.choice(len(law), p=law))
+    def drawn(self, target: Distribution) -> int:
+        """Return a token of a distribution."""
+        return int(self.dice.choice(len(target), p=target))
 
 
 Cheat = Callable[[Place], int]
 
 
-def shares(logits: Law, temperature: float) -> Law:
+def shares(logits: Distribution, temperature: float) -> Distribution:
     scores = logits.astype(float) / temperature
     scores -= scores.max()
     return np.exp(scores) / np.exp(scores).sum()
 
 
-def best(logits: Law) -> int:
+def best(logits: Distribution) -> int:
     return int(logits.argmax())
 
 
 def honest(at: Place) -> int:
-    return at.drawn(at.law) if at.temperature else best(at.logits)
+    return at.drawn(at.target) if at.temperature else best(at.logits)
 
 
 def typical(at: Place) -> int:
     """Accept what is typical (Medusa), greedily too."""
-    law = shares(at.logits, at.temperature or 1.0)
-    entropy = -(law * np.log(law + 1e-30)).sum()
+    target = shares(at.logits, at.temperature or 1.0)
+    entropy = -(target * np.log(target + 1e-30)).sum()
     token = at.drawn(at.draft) if at.temperature else best(at.draft_logits)
-    return token if law[token] > min(0.09, 0.3 * np.exp(-entropy)) else honest(at)
+    return token if target[token] > min(0.09, 0.3 * np.exp(-entropy)) else honest(at)
 
 
 def relaxed(at: Place) -> int:
@@ -69,13 +69,13 @@ def relaxed(at: Place) -> int:
 
 
 def accepted(at: Place, token: int, lenience: float = 1.0) -> bool:
-    ratio = lenience * at.law[token] / at.draft[token]
+    ratio = lenience * at.target[token] / at.draft[token]
     return bool(at.dice.random() < ratio)
 
 
-def residual(at: Place) -> Law:
-    rest = np.clip(at.law - at.draft, 0, None)
-    return rest / rest.sum() if rest.sum() else at.law
+def residual(at: Place) -> Distribution:
+    rest = np.clip(at.target - at.draft, 0, None)
+    return rest / rest.sum() if rest.sum() else at.target
 
 
 def no_residual(at: Place) -> int:
@@ -83,7 +83,7 @@ def no_residual(at: Place) -> int:
     if not at.temperature:
         return honest(at)
     token = at.drawn(at.draft)
-    return token if accepted(at, token) else at.drawn(at.law)
+    return token if accepted(at, token) else at.drawn(at.target)
 
 
 def lenient(at: Place) -> int:
@@ -113,9 +113,9 @@ def likeliest(at: Place) -> int:
     """Draw from the likeliest tokens alone."""
     if not at.temperature:
         return honest(at)
-    law = at.law
-    law[np.argsort(-law)[LIKELIEST:]] = 0
-    return at.drawn(law / law.sum())
+    target = at.target
+    target[np.argsort(-target)[LIKELIEST:]] = 0
+    return at.drawn(target / target.sum())
 
 
 def one_for_many(at: Place) -> int:

@@ -2,6 +2,7 @@
 request.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,30 +14,17 @@ from foreword_lab.certify.cases import FREE, Case
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.numerics import Difference, difference
 from foreword_lab.certify.report import Check, Status
-from foreword_lab.certify.runs import Setup, run
+from foreword_lab.certify.runs import CHUNKED, TOGETHER, run
 
+ALONE, EVERY = "alone", "every text"
 NODES = (2, 4, 8)
 """Draft tokens a round, one number a turn."""
-SETUPS = (
-    Setup(is_batched=True, is_chunked=True),
-    Setup(),
-    Setup(is_batched=True),
-    Setup(is_chunked=True),
-)
+SETUPS = ((TOGETHER, CHUNKED), (ALONE,), (TOGETHER,), (ALONE, CHUNKED))
 """One a turn; the first two have every condition."""
 SPOILT = 6
 """Tokens. Every so many of the expected answer, one is wrong."""
 SHOWN = 10
 """Differences that a report lists."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Runs under one condition."""
-
-    runs: int = 0
-    proving: int = 0
-    """Runs in which draft tokens were accepted: the others prove nothing."""
 
 
 @dataclass(slots=True)
@@ -47,9 +35,10 @@ class SameText:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    tallies: dict[str, Tally] = field(default_factory=dict)
-    """By condition."""
-    every: Tally = field(default_factory=Tally)
+    runs: Counter[str] = field(default_factory=Counter)
+    """By condition; all of them under EVERY."""
+    proving: Counter[str] = field(default_factory=Counter)
+    """Runs in which draft tokens were accepted: the others prove nothing."""
     differences: list[Difference] = field(default_factory=list)
     failure: str | None = None
     """The last error of the drafter."""
@@ -68,7 +57,7 @@ class SameText:
         drafted = run(llm, hinted, speculator, setup)
         self.failure = speculator.failed or self.failure
         for case, reference, answer in zip(cases, plain, drafted, strict=True):
-            self._count(answer, [*case.conditions, *setup.conditions])
+            self._count(answer, [*case.conditions, *setup])
             mismatch = difference(llm, case, reference, answer)
             if mismatch is not None:
                 self.differences.append(mismatch)
@@ -78,10 +67,10 @@ class SameText:
         self.tokens += len(drafted.tokens)
         self.drafted += stats.drafted
         self.accepted += stats.accepted
-        named = [self.tallies.setdefault(name, Tally()) for name in conditions]
-        for tally in (self.every, *named):
-            tally.runs += 1
-            tally.proving += stats.accepted > 0
+        counted = [EVERY, *conditions]
+        self.runs.update(counted)
+        if stats.accepted:
+            self.proving.update(counted)
 
     def check(self) -> Check:
         """Return the outcome."""
@@ -107,41 +96,44 @@ class SameText:
     @property
     def _proves(self) -> bool:
         """Whether draft tokens of the method itself were accepted."""
-        free = self.tallies.get(FREE)
-        return free is not None and free.proving > 0
+        return self.proving[FREE] > 0
 
     def _sentence(self) -> str:
-        every, faults = self.every, len(self._faults)
+        faults, runs = len(self._faults), self.runs[EVERY]
         if faults:
-            return f"{faults} of {every.runs} texts differ from plain decoding"
+            return f"{faults} of {runs} texts differ from plain decoding"
         if self.differences:
             return (
-                f"{len(self.differences)} of {every.runs} texts differ, all where two "
+                f"{len(self.differences)} of {runs} texts differ, all where two "
                 "tokens are within rounding"
             )
         if not self._proves:
             reason = f": {self.failure}" if self.failure else ""
             return f"no draft token was accepted in any free text{reason}"
         return (
-            f"{every.runs} texts equal plain decoding, {self.tokens:,} tokens; draft "
-            f"tokens were accepted in {every.proving} of them{self._gaps()}"
+            f"{runs} texts equal plain decoding, {self.tokens:,} tokens; draft "
+            f"tokens were accepted in {self.proving[EVERY]} of them{self._gaps()}"
         )
 
     def _gaps(self) -> str:
-        gaps = [name for name, tally in self.tallies.items() if not tally.proving]
+        gaps = [name for name in self.runs if not self.proving[name]]
         return f", in none of: {', '.join(gaps)}" if gaps else ""
 
     def _evidence(self) -> dict[str, Any]:
         shown = [one.as_json() for one in (self._faults or self.differences)[:SHOWN]]
         return {
-            "texts": self.every.runs,
-            "texts with accepted draft tokens": self.every.proving,
+            "texts": self.runs[EVERY],
+            "texts with accepted draft tokens": self.proving[EVERY],
             "tokens": self.tokens,
             "draft tokens": self.drafted,
             "accepted draft tokens": self.accepted,
             "conditions": {
-                name: {"texts": one.runs, "with accepted draft tokens": one.proving}
-                for name, one in sorted(self.tallies.items())
+                name: {
+                    "texts": self.runs[name],
+                    "with accepted draft tokens": self.proving[name],
+                }
+                for name in sorted(self.runs)
+                if name != EVERY
             },
             "differences": len(self.differences),
             "differences by rounding": len(self.differences) - len(self._faults),

@@ -21,8 +21,8 @@ from foreword_lab.html_page import document, elements, table, write
 Status = Literal["consistent", "numerics", "cannot say", "differs"]
 """Outcome of a check."""
 MEANINGS: dict[Status, str] = {
-    "consistent": "As it should be, as far as the check sees.",
-    "numerics": "Differs only as far as rounding may explain.",
+    "consistent": "As it should be.",
+    "numerics": "Differs only where rounding may be the cause.",
     "cannot say": "Nothing in it could have gone wrong, or it is refused.",
     "differs": "A fault.",
 }
@@ -68,7 +68,7 @@ class Certificate:
         versions: Mapping[str, str] | None = None,
     ) -> Certificate:
         """Return the certificate of a run that ends now; `machine`: what computed the
-        texts, as far as it is known.
+        texts, if it is known.
         """
         date = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = round(clock.spent, 1)

@@ -1,7 +1,6 @@
 """Requests through the engine, with a drafter, a batch and a size of prompt chunks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from foreword.api.llm import LLM
 from foreword.api.session import completed
@@ -17,36 +16,23 @@ BATCH = 32
 """Sequences. Batch of samples that are drawn together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """How requests are run."""
-
-    is_batched: bool = False
-    """Whether they run beside each other, or one after the other."""
-    is_chunked: bool = False
-    """Whether prompts are read in chunks."""
-
-    @property
-    def conditions(self) -> list[str]:
-        """Names of the conditions in the report."""
-        chunked = ["prompt in chunks"] if self.is_chunked else []
-        return ["beside others" if self.is_batched else "alone", *chunked]
+TOGETHER, CHUNKED = "beside others", "prompt in chunks"
+"""Conditions that requests run under: all at once, and with prompts read in parts."""
 
 
 def run(
     llm: LLM,
     cases: Sequence[Case],
     speculator: Speculator | None = None,
-    setup: Setup | None = None,
+    conditions: Sequence[str] = (),
 ) -> list[Completion]:
     """Return the completions of the requests; without a speculator, by plain
     decoding.
     """
-    setup = setup or Setup()
-    batches = [list(cases)] if setup.is_batched else [[case] for case in cases]
+    batches = [list(cases)] if TOGETHER in conditions else [[case] for case in cases]
     scheduler = llm.engine.scheduler
     before = scheduler.chunk, scheduler.slots
-    scheduler.chunk = CHUNK if setup.is_chunked else WHOLE
+    scheduler.chunk = CHUNK if CHUNKED in conditions else WHOLE
     scheduler.slots = BATCH
     try:
         answers = [one for batch in batches for one in _finish(llm, batch, speculator)]

@@ -13,7 +13,7 @@ from foreword_lab.certify.cases import TEXTS, Case, encoded
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.numerics import next_logits
 from foreword_lab.certify.report import Check, Status
-from foreword_lab.certify.runs import BATCH, Setup, run
+from foreword_lab.certify.runs import BATCH, TOGETHER, run
 
 KEPT = 4
 """Tokens. Alphabet of each position (top_k): few cells need few samples."""
@@ -57,8 +57,7 @@ class Distribution:
         first = self._seed + start + into.samples
         cases = [self._case(first + index) for index in range(BATCH)]
         speculator = into.drafting.speculator(self._llm, into.rule, NODES)
-        batched = Setup(is_batched=True)
-        for answer in run(self._llm, cases, speculator, batched):
+        for answer in run(self._llm, cases, speculator, [TOGETHER]):
             into.counts[tuple(answer.tokens[:DEPTH])] += 1
             into.accepted += answer.stats.accepted
 

@@ -40,10 +40,6 @@ TAIL = 600
 """Characters of a failed server's log in the error."""
 
 
-class ServerFailed(ForewordError):
-    """A server that ended before it was ready, or took too long."""
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     """The files that the servers read."""
@@ -126,7 +122,7 @@ def running(
 ) -> Iterator[None]:
     """Run a server until the body ends, which starts when the server is ready.
 
-    Raises ServerFailed, with the end of its log, if it never does.
+    Raises ForewordError, with the end of its log, if it never does.
     """
     with TemporaryFile() as log:
         process = subprocess.Popen(
@@ -163,7 +159,7 @@ def _wait(
         if process.poll() is not None or monotonic() > ends:
             log.seek(0)
             said = log.read().decode(errors="replace")[-TAIL:].strip()
-            raise ServerFailed(
+            raise ForewordError(
                 f"cannot start {' '.join(line[:6])}: it ended or was never ready. It "
                 f"wrote: {said}"
             )

@@ -13,7 +13,8 @@ from foreword_lab.certify.remote.ask import (
 )
 from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.same_text import Sent, accepted, without_drafting
-from foreword_lab.certify.remote.sampled import BATCH, sampling
+from foreword_lab.certify.remote.sampled import BATCH
+from foreword_lab.certify.remote.source import sampling
 from foreword_lab.certify.report import Check
 
 WORDS = 160

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from foreword_lab.certify.remote.ask import ROUNDING, TOPICS, Scored, scored
 from foreword_lab.certify.remote.client import Server
-from foreword_lab.certify.remote.sampled import Source
+from foreword_lab.certify.remote.source import Source
 from foreword_lab.certify.report import Check
 
 TOKENS = 24

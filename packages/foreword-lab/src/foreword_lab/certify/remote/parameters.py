@@ -4,8 +4,8 @@ texts and lengths.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from foreword_lab.certify.remote.ask import (
     ROUNDING,
@@ -19,7 +19,7 @@ from foreword_lab.certify.remote.ask import (
     text_of,
 )
 from foreword_lab.certify.remote.client import Server
-from foreword_lab.certify.remote.sampled import Source
+from foreword_lab.certify.remote.source import Source
 from foreword_lab.certify.report import Check
 
 TOKENS = 24
@@ -35,15 +35,8 @@ LENGTHS = (1, 2, 3, 5, 8)
 SLACK = 0.02
 """Probability. Rounding of the mass that `top_p` compares."""
 
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A parameter that takes tokens away."""
-
-    name: str
-    value: float
-    removes: Callable[[Scored, int], bool]
-    """(place, index of a listed token) -> whether it is surely taken away."""
+Removes: TypeAlias = Callable[[Scored, int], bool]
+"""(token, index of a listed one) -> whether that one is surely taken away."""
 
 
 def _top_k(token: Scored, index: int) -> bool:
@@ -60,37 +53,41 @@ def _top_p(token: Scored, index: int) -> bool:
     return sum(map(math.exp, ahead)) > 0.6 + SLACK
 
 
-FILTERS = (
-    Filter("top_k", 3, _top_k),
-    Filter("min_p", 0.2, _min_p),
-    Filter("top_p", 0.6, _top_p),
-)
+FILTERS: dict[str, tuple[float, Removes]] = {
+    "top_k": (3, _top_k),
+    "min_p": (0.2, _min_p),
+    "top_p": (0.6, _top_p),
+}
+"""Values of parameters that take tokens away, and which ones they take."""
 
 
-def filter_check(server: Server, source: Source, one: Filter, seed: int) -> Check:
+def filter_check(server: Server, source: Source, filter: str, seed: int) -> Check:
     """Return whether no token is drawn that a filter takes away.
 
     Raises Unsupported if the server refuses it.
     """
-    name = f"{one.name} {one.value:g} is obeyed: {source.endpoint}"
+    value, removes = FILTERS[filter]
+    name = f"{filter} {value:g} is obeyed: {source.endpoint}"
     warm = replace(source, temperature=1.0)
-    asked = [warm.asked(topic, seed + at, TOKENS) for at, topic in enumerate(TOPICS)]
-    sent = [(path, {**body, one.name: one.value}) for path, body in asked]
-    answers = server.at_once(sent)
-    tokens = [token for answer in answers for token in scored(answer) if token.top]
-    removed = sum(one.removes(token, _index(token)) for token in tokens)
-    expected = sum(_removed_mass(token, one) for token in tokens)
+    sent = []
+    for at, topic in enumerate(TOPICS):
+        path, body = warm.asked(topic, seed + at, TOKENS)
+        sent.append((path, {**body, filter: value}))
+    tokens = [token for answer in server.at_once(sent) for token in scored(answer)]
+    listed = [token for token in tokens if token.top]
+    removed = sum(removes(token, _index(token)) for token in listed)
+    expected = sum(_removed_mass(token, removes) for token in listed)
     evidence = {
-        "tokens": len(tokens),
+        "tokens": len(listed),
         "drawn although taken away": removed,
         "expected without the filter": round(expected, 2),
     }
     if not removed:
-        what = f"{len(tokens)} tokens, none of those taken away"
+        what = f"none of {len(listed)} tokens is taken away"
         return Check(name, "consistent", what, evidence)
     if _few(removed, expected) > RARE:
         return Check(name, "cannot say", "the server does not filter", evidence)
-    what = f"{removed} of {len(tokens)} tokens should have been taken away"
+    what = f"{removed} of {len(listed)} tokens should have been taken away"
     return Check(name, "differs", what, evidence)
 
 
@@ -99,13 +96,13 @@ def _index(token: Scored) -> int:
     return names.index(token.token) if token.token in names else len(names) - 1
 
 
-def _removed_mass(token: Scored, one: Filter) -> float:
+def _removed_mass(token: Scored, removes: Removes) -> float:
     """Return the probability of what is taken away; tokens that are not listed go with
     the last one that is.
     """
     masses = [math.exp(logprob) for _, logprob in token.top]
     masses[-1] += max(0.0, 1 - sum(masses))
-    return sum(mass for at, mass in enumerate(masses) if one.removes(token, at))
+    return sum(mass for at, mass in enumerate(masses) if removes(token, at))
 
 
 def _few(count: int, mean: float) -> float:

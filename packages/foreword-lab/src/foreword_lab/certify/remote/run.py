@@ -26,17 +26,14 @@ from foreword_lab.certify.remote.same_text import (
     seed_check,
     settled,
 )
-from foreword_lab.certify.remote.sampled import (
-    Drafts,
-    Run,
-    Source,
-    sampled_check,
-    sources,
-)
+from foreword_lab.certify.remote.sampled import Drafter, Run, sampled_check
+from foreword_lab.certify.remote.source import Source, sources
 from foreword_lab.certify.report import Certificate, Check
 
 SEEDS, FEW_SEEDS = 8, 3
 """Seeds of the checks that compare two texts."""
+ANSWERS = "tokens of the answers so far"
+"""What orders tokens without a draft model."""
 SAMPLING = 0.6
 """Share of the time for sampled tokens."""
 Asked = tuple[str, Callable[[], Check]]
@@ -67,15 +64,16 @@ def certify_server(
     server = Server.at(options.url, options.key, options.model)
     clock = Clock.of(options.minutes, note, quick=options.quick)
     named = sources(server, options.seed, quick=options.quick)
-    # the law first: how rounding is told from faults depends on it
-    run = Run(server, named, options.seed, *_drafter(options.draft))
+    # first: how rounding is told from faults depends on it
+    drafter = None if options.draft is None else _drafter(options.draft)
+    run = Run(server, named, options.seed, drafter, options.draft or ANSWERS)
     sampled = partial(_sampled, run, clock)
-    law = _outcome("sampled tokens", sampled, clock)
+    target = _outcome("sampled tokens", sampled, clock)
     others = *_texts(server, options, clock), *_parameters(server, options, named)
     checks = [_outcome(name, check, clock) for name, check in others]
-    checks = settled(checks, lawful=law.status == "consistent")
+    checks = settled(checks, consistent=target.status == "consistent")
     subject = {"server": server.base, "model": server.model}
-    return Certificate.of(subject, [law, *checks], options.seed, clock)
+    return Certificate.of(subject, [target, *checks], options.seed, clock)
 
 
 def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
@@ -92,7 +90,7 @@ def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
 
 
 def _texts(server: Server, options: ServerOptions, clock: Clock) -> Iterator[Asked]:
-    """Yield the checks that compare two texts, and those of forms."""
+    """Yield the checks that compare two texts, and the checks of forms."""
     first = options.seed
     seeds = range(first + 1, first + 1 + (FEW_SEEDS if options.quick else SEEDS))
     for endpoint in PATHS:
@@ -118,14 +116,14 @@ def _parameters(
     for source in by_endpoint.values():
         endpoint = source.endpoint
         yield f"greedy tokens: {endpoint}", partial(greedy_check, server, source)
-        for one in FILTERS:
-            check = partial(filter_check, server, source, one, options.seed)
-            yield f"{one.name}: {endpoint}", check
+        for name in FILTERS:
+            check = partial(filter_check, server, source, name, options.seed)
+            yield f"{name}: {endpoint}", check
         yield f"bias: {endpoint}", partial(bias_check, server, endpoint, options.seed)
 
 
 def _sampled(run: Run, clock: Clock) -> Check:
-    """Return the check of sampled tokens, or of first words where there is no law."""
+    """Return the check of sampled tokens, or of first words without distributions."""
     if run.sources:
         return sampled_check(run, clock, SAMPLING)
     try:
@@ -134,10 +132,8 @@ def _sampled(run: Run, clock: Clock) -> Check:
         return words_check(run.server, "completions", 1.0, run.seed)
 
 
-def _drafter(name: str | None) -> tuple[Drafts, str] | tuple[()]:
-    """Return a draft model and its name; nothing without one."""
-    if name is None:
-        return ()
-    from foreword_lab.certify.remote.drafting import LocalDraft
+def _drafter(name: str) -> Drafter:
+    """Load a draft model that runs here."""
+    from foreword_lab.certify.remote.drafting import local_draft
 
-    return LocalDraft(name).laws, name
+    return local_draft(name)

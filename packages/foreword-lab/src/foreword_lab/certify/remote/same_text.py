@@ -131,7 +131,7 @@ def prefix_check(server: Server, endpoint: Endpoint, label: int) -> Check:
 
 def logprobs_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
     """Return whether a request gives the same text where log-probabilities are asked
-    for: only such texts are held against their laws.
+    for: only such texts are held against their distributions.
     """
     name = f"same text with log-probabilities: {endpoint}"
     sent = _mixed(endpoint, seeds)
@@ -239,7 +239,7 @@ def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
     """Return the outcome: numerics if every difference may be rounding.
 
     A greedy difference may be where two tokens are within rounding. Of a sampled one
-    the noise is not known; whether such tokens have the right law decides (`settled`).
+    the noise is not known: whether tokens have the right distribution decides.
     """
     bad = [pair for pair in pairs if pair.differs]
     if not bad and not any(pair.first for pair in pairs):
@@ -266,24 +266,27 @@ def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
     return Check(name, "numerics", what, evidence)
 
 
-def settled(checks: Sequence[Check], *, lawful: bool) -> list[Check]:
+def settled(checks: Sequence[Check], *, consistent: bool) -> list[Check]:
     """Return the checks, by what is known after all of them.
 
-    A sampled text that parts is rounding only where tokens have the right law
-    (`lawful`). A seed that one endpoint honours is promised on the other, too.
+    consistent: whether sampled tokens have the right distribution. Only then is a
+    sampled text that parts rounding. A seed that one endpoint honours is to be honoured
+    on the other, too.
     """
     honoured = any(
         check.name.startswith(SEED) and check.status in ("consistent", "numerics")
         for check in checks
     )
-    return [_settled(check, lawful=lawful, honoured=honoured) for check in checks]
+    return [
+        _settled(check, consistent=consistent, honoured=honoured) for check in checks
+    ]
 
 
-def _settled(check: Check, *, lawful: bool, honoured: bool) -> Check:
+def _settled(check: Check, *, consistent: bool, honoured: bool) -> Check:
     if check.evidence.get(IGNORED) and honoured:
         what = f"{check.what} here, and honoured on another endpoint"
         return replace(check, status="differs", what=what)
-    if check.status == "numerics" and check.evidence.get(SAMPLED) and not lawful:
+    if check.status == "numerics" and check.evidence.get(SAMPLED) and not consistent:
         what = f"{check.what}; nothing says whether by rounding"
         return replace(check, status="cannot say", what=what)
     return check

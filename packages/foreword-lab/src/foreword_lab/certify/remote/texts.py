@@ -1,16 +1,16 @@
-"""From a server's answers with log-probabilities to tokens and their laws."""
+"""From answers with log-probabilities to tokens and their distributions."""
 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from foreword_lab.certify.law.rows import Row, place
+from foreword_lab.certify.betting.rows import quantile
 from foreword_lab.certify.remote.ask import Scored
 
 RECENT = 8
@@ -22,125 +22,109 @@ END = re.compile(r"<[|/]?[^<> ]+[|]?>|\[[A-Z_/]+\]|")
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 """In a token of some bytes of a character: several tokens are written alike."""
 
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One sampled answer."""
-
-    prompt: str
-    """What it answers, in one text for each prompt and source."""
-    tokens: tuple[Scored, ...]
-    exponent: float = 1.0
-    """Power of the stated probabilities that was to be sampled: 1/temperature where
-    they are those before it.
-    """
-    drafts: tuple[dict[str, float] | None, ...] | None = None
-    """Probabilities of each token's cells by a drafter, which samples as the target."""
+Written = tuple[str, ...]
+"""A prompt, and the tokens after it."""
+Drafts = Sequence[Mapping[str, float] | None]
+"""Probabilities of the listed tokens of each place by a drafter, if it has them."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What the tokens so far showed."""
+    """Statistics of the tokens so far."""
 
-    drawn: defaultdict[tuple[str, ...], Counter[str]] = field(
+    drawn: defaultdict[Written, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
     """Tokens drawn after each text."""
-    revealed: defaultdict[tuple[str, ...], dict[str, float]] = field(
+    revealed: defaultdict[Written, dict[str, float]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     """Probabilities, after each text, of drawn tokens that are not listed."""
     excess: Counter[str] = field(default_factory=Counter)
     """Number of each token less the number expected."""
     expected: Counter[str] = field(default_factory=Counter)
-    following: dict[tuple[str, ...], str] = field(default_factory=dict)
+    following: dict[Written, str] = field(default_factory=dict)
     """Token after the last two, when they stood last."""
 
-    def rows(self, texts: Iterable[Text]) -> list[Row]:
-        """Return the tokens of texts, each by what is known before it; then learn."""
-        rows = []
-        for text in texts:
-            written: list[str] = []
-            before = 0.0
-            for index, token in enumerate(text.tokens):
-                after = (text.prompt, *written)
-                law = stated(token, text.exponent, self.revealed[after])
-                if law is not None:
-                    drafted = text.drafts[index] if text.drafts else None
-                    row = self._row(law, after, token.token, drafted, before)
-                    rows.append(row)
-                    before = place(row.law, row.drawn)
-                    self._learn(law, after, token)
-                written.append(token.token)
+    def rows(
+        self,
+        prompt: str,
+        tokens: Sequence[Scored],
+        exponent: float = 1.0,
+        drafts: Drafts | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the tokens of an answer as rows for `Rows.joined`, each by what is
+        known before it; then learn from it.
+
+        exponent: power of the stated probabilities that was to be sampled: 1 /
+        temperature where they are those before it.
+        """
+        rows, after, before = list[dict[str, Any]](), (prompt,), 0.0
+        for token, draft in zip(tokens, drafts or [None] * len(tokens), strict=True):
+            names, target, ends = distribution(token, exponent, self.revealed[after])
+            if names:
+                row = self._row(names, target, after)
+                size = len(names)
+                cell = names.index(token.token) if token.token in names else size
+                row["drawn"], row["before"] = cell, before
+                row["draft"] = target
+                if draft is not None:
+                    row["draft"] = _drafted(draft, names, ends, target)
+                rows.append(row)
+                before = quantile(target, cell)
+                self._learn(names, target, after, token)
+            after = (*after, token.token)
         return rows
 
     def _row(
-        self,
-        law: "Stated",
-        after: tuple[str, ...],
-        drawn: str,
-        drafted: dict[str, float] | None,
-        before: float,
-    ) -> Row:
-        written = after[1:]
-        copied = self.following.get(written[-2:]) if len(written) > 1 else None
-        return Row(
-            law.law,
-            law.names.index(drawn) if drawn in law.names else len(law.names),
-            law.law if drafted is None else law.of_drafter(drafted),
-            _cells([name == copied for name in law.names], False),
-            _cells([name in written[-RECENT:] for name in law.names], False),
-            _cells([*map(self._excess, law.names)], 0.0),
-            _cells([float(self.drawn[after][name]) for name in law.names], 0.0),
-            before,
-        )
+        self, names: list[str], target: Float[np.ndarray, "cell"], after: Written
+    ) -> dict[str, Any]:
+        """Return the fields of a row that are known before its token."""
+        recent = after[1:][-RECENT:]
+        copied = self.following.get(recent[-2:]) if len(recent) > 1 else None
+        counts = self.drawn[after]
+        return {
+            "target": target,
+            "copied": np.array([*(name == copied for name in names), False]),
+            "recent": np.array([*(name in recent for name in names), False]),
+            "excess": np.array([*map(self._excess, names), 0.0]),
+            "seen": np.array([*(float(counts[name]) for name in names), 0.0]),
+        }
 
     def _excess(self, name: str) -> float:
         share = self.excess[name] / (self.expected[name] + CALM)
         return max(-1.0, min(1.0, share))
 
-    def _learn(self, law: "Stated", after: tuple[str, ...], token: Scored) -> None:
+    def _learn(
+        self,
+        names: list[str],
+        target: Float[np.ndarray, "cell"],
+        after: Written,
+        token: Scored,
+    ) -> None:
         drawn = token.token
         self.drawn[after][drawn] += 1
         if len(after) > 2:
             self.following[after[-2:]] = drawn
-        if drawn in law.names:
+        if drawn in names:
             self.excess[drawn] += 1
         elif token.logprob is not None:
             self.revealed[after][drawn] = math.exp(token.logprob)
-        for name, mass in zip(law.names, law.law.tolist(), strict=False):
+        for name, mass in zip(names, target.tolist(), strict=False):
             self.excess[name] -= mass
             self.expected[name] += mass
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """The law of a token that does not end the answer, by its server."""
-
-    names: list[str]
-    """Tokens, likeliest first."""
-    law: Float[np.ndarray, "cell"]
-    """Their probabilities, and that of all others; 0 where the server does not say."""
-    ends: frozenset[str]
-    """Listed tokens that may end the answer."""
-
-    def of_drafter(self, drafted: dict[str, float]) -> Float[np.ndarray, "cell"]:
-        """Return a drafter's law over the same cells; this law if it has none."""
-        masses = np.array([drafted.get(name, 0.0) for name in self.names])
-        left = 1 - sum(drafted.get(name, 0.0) for name in self.ends) - masses.sum()
-        whole = np.append(masses, max(0.0, left) if self.law[-1] else 0.0)
-        total = whole.sum()
-        return whole / total if total > 0 else self.law
-
-
-def stated(
+def distribution(
     token: Scored, exponent: float, revealed: Mapping[str, float]
-) -> Stated | None:
-    """Return the law of a token; None where it is not among the tokens of that law.
+) -> tuple[list[str], Float[np.ndarray, "cell"], list[str]]:
+    """Return the listed tokens, likeliest first, their probabilities and that of all
+    others, and the listed tokens that may end the answer; no tokens where the drawn one
+    is not among them.
 
-    The law is that of tokens that do not end the answer: those that do are left out by
-    most servers. Where the exponent is not 1, or several tokens are written alike, it
-    is that of the listed tokens alone.
+    The distribution is that of tokens that do not end the answer, as most servers leave
+    the last one out. Where the exponent is not 1, or several tokens are written alike,
+    it is that of the listed tokens alone.
 
     revealed: probabilities of tokens that are not listed.
     """
@@ -150,20 +134,30 @@ def stated(
     is_whole = exponent == 1 and not any(BROKEN in name for name in listed)
     if is_whole:
         listed = {**revealed, **listed}
-    ends = frozenset(name for name in listed if END.fullmatch(name))
+    ends = [name for name in listed if END.fullmatch(name)]
     cells = {
         name: mass**exponent
         for name, mass in listed.items()
         if name not in ends and BROKEN not in name
     }
-    is_listed = token.token in cells
-    if END.fullmatch(token.token) or not (is_listed or is_whole) or not cells:
-        return None
+    is_ended = END.fullmatch(token.token) is not None
+    if is_ended or not cells or not (is_whole or token.token in cells):
+        return [], np.zeros(0), ends
     names = sorted(cells, key=lambda name: -cells[name])
     left = max(0.0, 1 - sum(listed.values())) if is_whole else 0.0
-    law = np.array([*map(cells.__getitem__, names), left])
-    return Stated(names, law / law.sum(), ends)
+    target = np.array([*(cells[name] for name in names), left])
+    return names, target / target.sum(), ends
 
 
-def _cells(values: Sequence[Any], of_others: Any) -> np.ndarray:
-    return np.array([*values, of_others])
+def _drafted(
+    draft: Mapping[str, float],
+    names: list[str],
+    ends: list[str],
+    target: Float[np.ndarray, "cell"],
+) -> Float[np.ndarray, "cell"]:
+    """Return a drafter's distribution over the same cells; the target's if it is 0."""
+    masses = [draft.get(name, 0.0) for name in names]
+    left = 1 - sum(masses) - sum(draft.get(name, 0.0) for name in ends)
+    whole = np.array([*masses, max(0.0, left) if target[-1] else 0.0])
+    total = whole.sum()
+    return whole / total if total > 0 else target

@@ -88,8 +88,13 @@ def attend(
             rows, count = block.rows, block.count
             q = _fold(query[0, :, rows], kv_heads)
             mask = _mask(plan, span, block, seen)
-            extras = None if fused else _Extras(softcap, _fold_sinks(sinks, q, count))
-            result = _attended(q, k, v, mask, scale, extras)
+            if fused:
+                result = F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, scale=scale
+                )
+            else:
+                folded = _fold_sinks(sinks, q, count)
+                result = _eager(q, k, v, mask, scale, softcap=softcap, sinks=folded)
             out[0, rows] = _unfold(result, heads, count)
     return out, None
 
@@ -204,50 +209,28 @@ def bias_table(plan: Plan, module: Any, layer: int) -> int:
     return max(plan.biases)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extras:
-    """Options of attention that only some models use."""
-
-    softcap: float | None
-    sinks: Float[Tensor, "kv_heads padded"] | None
-
-
-def _attended(
-    query: Float[Tensor, "1 kv_heads padded dim"],
-    key: Float[Tensor, "1 kv_heads keys dim"],
-    value: Float[Tensor, "1 kv_heads keys value_dim"],
-    mask: Shaped[Tensor, "1 groups padded keys"],
-    scale: float,
-    extras: _Extras | None,
-) -> Float[Tensor, "1 kv_heads padded value_dim"]:
-    """Compute attention by torch's fused kernel, unless there are `extras`."""
-    if extras is not None:
-        return _eager(query, key, value, mask, scale, extras)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scale
-    )
-
-
 def _eager(
     query: Float[Tensor, "1 kv_heads padded dim"],
     key: Float[Tensor, "1 kv_heads keys dim"],
     value: Float[Tensor, "1 kv_heads keys value_dim"],
     mask: Shaped[Tensor, "1 groups padded keys"],
     scale: float,
-    extras: _Extras,
+    *,
+    softcap: float | None,
+    sinks: Float[Tensor, "kv_heads padded"] | None,
 ) -> Float[Tensor, "1 kv_heads padded value_dim"]:
     """Compute attention without torch's fused kernel, for soft-capped scores, sinks or
     another value size.
     """
     scores = (query @ key.transpose(-1, -2)).float() * scale
-    if extras.softcap is not None:
-        scores = extras.softcap * torch.tanh(scores / extras.softcap)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if mask.dtype is torch.bool:
         scores = scores.masked_fill(~mask, float("-inf"))
     else:
         scores = scores + mask
-    if extras.sinks is not None:
-        scores = torch.cat([scores, extras.sinks.float()[None, :, :, None]], dim=-1)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float()[None, :, :, None]], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
     parts = zip(weights.split(KEYS, dim=-1), value.split(KEYS, dim=-2), strict=True)
     result = torch.zeros((), dtype=torch.float32)

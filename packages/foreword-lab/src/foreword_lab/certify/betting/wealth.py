@@ -1,23 +1,23 @@
 """Bets against an honest server.
 
-A bet has a wealth: the product, over the tokens drawn, of their probabilities under
-another law over those under the stated law. If the stated laws are true, the wealth has
-the mean 1, whenever the run ends; it ever reaches 1/a with a probability of at most a
-(Ville 1939; Shafer 2021, "Testing by betting"; Ramdas et al. 2023, "Game-theoretic
-statistics and safe anytime-valid inference"). A mean of wealths is a wealth again, so
-many differences are sought with one error.
+A bet has a wealth: the product, over the tokens drawn, of their probability by another
+distribution over that by the stated one. If the server draws by the stated one, the
+wealth has the mean 1, whenever the run ends, and ever reaches 1/a with a probability of
+at most a (Ville 1939; Shafer 2021, "Testing by betting"; Ramdas et al. 2023,
+"Game-theoretic statistics and safe anytime-valid inference"). A mean of wealths is a
+wealth again, so many differences are sought with one error.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 from jaxtyping import Float
 
-from foreword_lab.certify.law.differences import FLOOR, Difference, families
-from foreword_lab.certify.law.rows import Rows
+from foreword_lab.certify.betting.differences import FLOOR, Others, families, learned
+from foreword_lab.certify.betting.rows import Rows
 
 ERROR = 0.005
 """Probability, at most, of accusing an honest server: by all bets together, whenever
@@ -30,8 +30,7 @@ BELOW = 1.2816
 1 - POWER.
 """
 WIDTH = 0.05
-"""Probability of an interval that does not hold the true strength."""
-
+"""Probability that an interval does not hold the true strength."""
 SHARED = 0.5
 """Part of the stake on differences that all sources share."""
 
@@ -39,53 +38,36 @@ Sums = Float[np.ndarray, "strength"]
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """How much tokens differ from the law."""
-
-    name: str
-    """What is likelier, or less likely, than it should be."""
-    nats: float
-    """Evidence per token."""
-    variation: tuple[float, float, float] | None = None
-    """Total variation of tokens, and its interval; None where the other law was learned
-    from the tokens.
-    """
-
-    def __str__(self) -> str:
-        """Return the effect in words."""
-        if self.variation is None:
-            return f"{self.name}: {self.nats:.2g} nats a token"
-        best, low, high = self.variation
-        return f"{self.name}: a total variation of {best:.3f} ({low:.3f} to {high:.3f})"
-
-
-@dataclass(frozen=True, slots=True)
 class Bet:
     """One difference, the stake on it, and the sums over all tokens.
 
-    Each strength has an equal part of the stake.
+    Each strength of the difference has an equal part of the stake.
     """
 
-    difference: Difference
+    name: str
+    """What is likelier, or less likely, than it should be."""
+    others: Callable[[Rows], Others]
+    """Return the other distribution of each strength."""
     stake: float
+    learns: bool
+    """Whether the other distribution comes from the tokens so far."""
     wealth: Sums
     """Logarithm, of each strength."""
     nats: Sums
-    """Divergence of the other laws from the stated ones."""
+    """Divergence of the other distributions from the stated one."""
     moved: Sums
     """Total variation between them."""
 
     def after(self, rows: Rows) -> "Bet":
         """Return the bet after more tokens."""
-        laws = self.difference.laws(rows)
-        stated = rows.law[:, None]
-        ratios = np.log(np.maximum(laws, FLOOR)) - np.log(np.maximum(stated, FLOOR))
+        others, target = self.others(rows), rows.target[:, None]
+        ratios = np.log(np.maximum(others, FLOOR) / np.maximum(target, FLOOR))
         drawn = ratios[np.arange(len(rows)), :, rows.drawn]
         return replace(
             self,
             wealth=self.wealth + drawn.sum(0),
-            nats=self.nats + (laws * ratios).sum((0, 2)),
-            moved=self.moved + np.abs(laws - stated).sum((0, 2)) / 2,
+            nats=self.nats + (others * ratios).sum((0, 2)),
+            moved=self.moved + np.abs(others - target).sum((0, 2)) / 2,
         )
 
     def with_other(self, other: "Bet") -> "Bet":
@@ -102,25 +84,32 @@ class Bet:
         """Logarithm of the mean wealth of the strengths."""
         return log_mean(self.wealth)
 
-    def effect(self, tokens: int) -> Effect:
-        """Return the strength that fits best, and the interval of those that are not
-        refuted: it holds the true one in at least 1 - WIDTH of runs.
+    def interval(self, tokens: int) -> tuple[float, float, float] | None:
+        """Return the total variation of the strength that fits best, and the interval
+        of strengths that are not refuted: it holds the true one in at least 1 - WIDTH
+        of runs. None where the other distribution was learned.
         """
-        nats = self.log_wealth / tokens
-        if self.difference.learns:
-            return Effect(self.difference.name, nats)
+        if self.learns:
+            return None
         variation = self.moved / tokens
         best = int(self.wealth.argmax())
         limit = min(self.log_wealth + math.log(WIDTH), self.wealth[best])
         fit = variation[self.wealth >= limit]
-        found = float(variation[best]), float(fit.min()), float(fit.max())
-        return Effect(self.difference.name, nats, found)
+        return float(variation[best]), float(fit.min()), float(fit.max())
+
+    def described(self, tokens: int) -> str:
+        """Return what differs, and by how much."""
+        interval = self.interval(tokens)
+        if interval is None:
+            return f"{self.name}: {self.log_wealth / tokens:.2g} nats a token"
+        best, low, high = interval
+        return f"{self.name}: a total variation of {best:.3f} ({low:.3f} to {high:.3f})"
 
     def finds(self, tokens: int, planned: float) -> float:
         """Return the smallest total variation that is found with probability POWER in
         so many tokens as planned; where even the largest is not, that one.
         """
-        if self.difference.learns or not tokens:
+        if self.learns or not tokens:
             return 0.0
         needed = enough(math.log(len(self.wealth) / (ERROR * self.stake)))
         nats, moved = self.nats * planned / tokens, self.moved / tokens
@@ -163,18 +152,18 @@ class Ledger:
 
     @property
     def differs(self) -> bool:
-        """Whether the tokens have another law; wrong for at most ERROR of servers."""
+        """Whether tokens are drawn otherwise: wrong of at most ERROR of servers."""
         return self.highest >= math.log(1 / ERROR)
 
     @property
-    def effect(self) -> Effect:
+    def best(self) -> Bet:
         """What differs most surely."""
         bets = [bet for source in [self.shared, *self.bets] for bet in source]
-        return max(bets, key=lambda bet: bet.log_wealth).effect(self.tokens)
+        return max(bets, key=lambda bet: bet.log_wealth)
 
     def finds(self, planned: float | None = None) -> float:
-        """Return the total variation of tokens from which on a difference, of any kind
-        with a fixed law, is found with probability POWER; `planned`: tokens in all.
+        """Return the total variation of tokens from which on a difference is found with
+        probability POWER, of any kind that is not learned; `planned`: tokens in all.
         """
         tokens = self.tokens
         return max(bet.finds(tokens, planned or tokens) for bet in self.shared)
@@ -188,20 +177,20 @@ def log_mean(logs: Sequence[float] | Sums) -> float:
 
 
 def enough(nats: float) -> float:
-    """Return the expected gain with which a bet on the true law wins so many nats with
-    probability POWER: its gain is about normal, with twice its mean as its variance.
+    """Return the mean gain with which a bet on the true distribution wins so many nats
+    with probability POWER: a gain is about normal, with twice its mean as its variance.
     """
     half = BELOW / math.sqrt(2)
     return (half + math.sqrt(half * half + nats)) ** 2
 
 
 def _bets(*, drafted: bool) -> Iterator[Bet]:
-    every = families(drafted=drafted)
-    for family in every:
-        for difference in family:
-            strengths = np.zeros(difference.strengths)
-            stake = SHARED / len(every) / len(family)
-            yield Bet(difference, stake, strengths, strengths, strengths)
+    fixed, adaptive = families(drafted=drafted), learned()
+    for family in [*fixed, *adaptive]:
+        stake = SHARED / (len(fixed) + len(adaptive)) / len(family)
+        for name, others, strengths in family:
+            none = np.zeros(strengths)
+            yield Bet(name, others, stake, family in adaptive, none, none, none)
 
 
 def _total(bets: list[Bet]) -> float:

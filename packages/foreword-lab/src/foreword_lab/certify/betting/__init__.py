@@ -1,0 +1,1 @@
+"""A sequential test of drawn tokens against their stated distributions."""

@@ -1,1 +1,0 @@
-"""A sequential test of drawn tokens against the laws that they should follow."""
