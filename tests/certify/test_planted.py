@@ -14,7 +14,7 @@ from foreword_lab.certify.remote import sampled
 from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.drafting import local_draft
 from foreword_lab.certify.remote.greedy import greedy_check
-from foreword_lab.certify.remote.run import ServerOptions, certify_server
+from foreword_lab.certify.remote.run import certify_server
 from foreword_lab.certify.remote.source import sources
 from foreword_lab.certify.report import Check
 
@@ -96,7 +96,7 @@ def test_greedy_token_that_is_not_the_likeliest_is_found(scores, cheat) -> None:
 def test_honest_server_is_never_accused(scores, noise) -> None:
     """Rounding makes texts differ, by as much as some servers' forwards do."""
     with planted(Planted(*scores, draws.honest, noise)) as url:
-        found = certify_server(ServerOptions(url=url, quick=True, seed=7))
+        found = certify_server(url, quick=True, seed=7)
     assert found.status == "consistent", found.as_json()
     assert found.bound == found.checks[0].bound
     parted = [check for check in found.checks if check.status == "numerics"]

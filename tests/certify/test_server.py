@@ -18,7 +18,7 @@ from foreword_lab.certify.remote.parameters import (
     length_check,
     stop_check,
 )
-from foreword_lab.certify.remote.run import ServerOptions, certify_server
+from foreword_lab.certify.remote.run import certify_server
 from foreword_lab.certify.remote.sampled import Run, sampled_check
 from foreword_lab.certify.remote.source import sources
 from foreword_lab.certify.report import Check
@@ -107,7 +107,7 @@ def test_seed_that_one_endpoint_ignores_is_a_fault(server: Running) -> None:
     assert [one.status for one in settled] == ["differs", "consistent"]
 
 
-def test_sampled_text_that_parts_is_rounding_only_beside_the_right_law() -> None:
+def test_sampled_text_that_parts_may_be_rounding_where_tokens_are_right() -> None:
     evidence = {same_text.SAMPLED: 1}
     check = Check("same text beside other requests", "numerics", "", evidence)
     greedy = Check("same text", "numerics", "", {same_text.SAMPLED: 0})
@@ -119,14 +119,14 @@ def test_sampled_text_that_parts_is_rounding_only_beside_the_right_law() -> None
 @pytest.mark.slow
 def test_first_words_are_compared_where_there_are_no_logprobs(server: Running) -> None:
     with broken_servers.broken(server.url, broken_servers.NoLogprobs()) as url:
-        found = certify_server(ServerOptions(url=url, quick=True))
+        found = certify_server(url, quick=True)
     assert found.status == "consistent"
     assert found.checks[0].evidence["samples"] == 2 * WORDS
 
 
 @pytest.mark.slow
 def test_our_server_is_consistent(server: Running) -> None:
-    found = certify_server(ServerOptions(url=f"{server.url}/v1/", minutes=0.5))
+    found = certify_server(f"{server.url}/v1/", minutes=0.5)
     assert {check.status for check in found.checks} == {"consistent"}, found.as_json()
     assert found.subject["model"] == "foreword-family"
     (tokens, *_) = found.checks
@@ -142,7 +142,7 @@ def test_endpoint_that_a_server_lacks_is_no_fault(server: Running) -> None:
             return {"messages": 1} if path.endswith("chat/completions") else body
 
     with broken_servers.broken(server.url, NoChat()) as url:
-        found = certify_server(ServerOptions(url=url, minutes=0.3))
+        found = certify_server(url, minutes=0.3)
     by_name = {check.name: check for check in found.checks}
     assert found.status == "consistent"
     assert by_name["seeds: chat"].status == "cannot say"
@@ -154,7 +154,7 @@ def test_answer_without_a_choice_is_a_fault(server: Running) -> None:
     with broken_servers.broken(server.url, broken_servers.Fails()) as url:
         with pytest.raises(Broken, match="has no choice"):
             CHECKS["seed"](Server.at(url))
-        found = certify_server(ServerOptions(url=url, quick=True))
+        found = certify_server(url, quick=True)
     assert found.status == "differs"
 
 

@@ -147,7 +147,7 @@ def test_tokens_of_one_source_alone_are_found() -> None:
 
 
 def test_needed_gain_is_that_of_a_normal_number() -> None:
-    """Its share above the threshold is POWER: with a mean of x and a variance of 2 x."""
+    """POWER of them are above the threshold: with a mean of x and a variance of 2 x."""
     gain = enough(5.0)
     below = (gain - 5.0) / math.sqrt(2 * gain)
     share = (1 + math.erf(below / math.sqrt(2))) / 2

@@ -112,11 +112,11 @@ def certify(
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
-            from foreword_lab.certify.remote.run import ServerOptions, certify_server
+            from foreword_lab.certify.remote.run import certify_server
 
             here = next(iter(draft or ()), None)
-            request = ServerOptions(url=url, key=key, model=model, draft=here, **run)
-            result = certify_server(request, progress)
+            named = dict(key=key, model=model, draft=here)
+            result = certify_server(url, note=progress, **named, **run)
         else:
             from foreword_lab.certify.run import CertifyOptions
             from foreword_lab.certify.run import certify as certify_pair

@@ -6,7 +6,10 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from foreword_lab.certify.betting.rows import Distribution, Rows
+from foreword_lab.certify.betting.rows import (
+    Distribution,
+    Rows,
+)
 
 FLOOR = 1e-300
 """Probability that stands for zero under a logarithm."""
@@ -34,7 +37,10 @@ Difference: TypeAlias = tuple[str, Callable[[Rows], Others], int]
 def tilted(name: str, feature: Feature) -> list[Difference]:
     """Return the differences of higher and of lower odds for a feature's tokens."""
 
-    def tilt(rows: Rows, sizes: Float[np.ndarray, "strength"]) -> Others:
+    def tilt(
+        rows: Rows,
+        sizes: Float[np.ndarray, "strength"],
+    ) -> Others:
         odds = np.exp(sizes[:, None] * feature(rows)[:, None])
         others = rows.target[:, None] * odds
         return others / others.sum(-1, keepdims=True)

@@ -124,7 +124,7 @@ class Bet:
 class Ledger:
     """All bets on one run, over several sources of tokens.
 
-    Half of the stake is on differences that all sources share, half on those of one.
+    Half of the stake is on differences that all sources share, half on each alone.
     """
 
     def __init__(self, sources: int = 1, *, drafted: bool = False) -> None:
@@ -170,7 +170,7 @@ class Ledger:
 
 
 def log_mean(logs: Sequence[float] | Sums) -> float:
-    """Return the logarithm of the mean of numbers, of which it takes logarithms."""
+    """Return the logarithm of the mean of numbers, from their logarithms."""
     values = np.asarray(logs)
     largest = values.max()
     return float(largest + np.log(np.exp(values - largest).mean()))

@@ -76,7 +76,7 @@ class Scored:
 
     token: str
     logprob: float | None
-    """Its log-probability."""
+    """Log-probability, if it is listed."""
     top: tuple[tuple[str, float], ...]
     """(token, log-probability), likeliest first."""
 

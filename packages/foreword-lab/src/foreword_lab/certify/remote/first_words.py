@@ -3,7 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from foreword_lab.bench.stats import LEVEL, Fit, confirmed, homogeneity
+from foreword_lab.bench.stats import (
+    LEVEL,
+    Fit,
+    confirmed,
+    homogeneity,
+)
 from foreword_lab.certify.remote.ask import (
     TOPICS,
     Endpoint,
@@ -12,7 +17,11 @@ from foreword_lab.certify.remote.ask import (
     text_of,
 )
 from foreword_lab.certify.remote.client import Server
-from foreword_lab.certify.remote.same_text import Sent, accepted, without_drafting
+from foreword_lab.certify.remote.same_text import (
+    Sent,
+    accepted,
+    without_drafting,
+)
 from foreword_lab.certify.remote.sampled import BATCH
 from foreword_lab.certify.remote.source import sampling
 from foreword_lab.certify.report import Check
@@ -69,7 +78,10 @@ def _asked(
     return sent
 
 
-def _first_words(server: Server, sent: Sequence[Sent]) -> list[str]:
+def _first_words(
+    server: Server,
+    sent: Sequence[Sent],
+) -> list[str]:
     """Return the first word of each answer, cut off if it is long."""
     words = []
     for start in range(0, len(sent), BATCH):

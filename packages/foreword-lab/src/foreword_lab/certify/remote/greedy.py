@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from foreword_lab.certify.remote.ask import ROUNDING, TOPICS, Scored, scored
+from foreword_lab.certify.remote.ask import (
+    ROUNDING,
+    TOPICS,
+    Scored,
+    scored,
+)
 from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.source import Source
 from foreword_lab.certify.report import Check
@@ -23,9 +28,10 @@ def greedy_check(server: Server, source: Source) -> Check:
     greedy = replace(source, temperature=0.0)
     sent = [greedy.asked(topic, 0, TOKENS) for topic in TOPICS]
     answers = server.at_once(sent)
-    tokens = [token for answer in answers for token in scored(answer) if token.top]
+    drawn = [token for answer in answers for token in scored(answer)]
+    tokens = [token for token in drawn if token.top]
     margins = [(behind(token), token) for token in tokens]
-    other = [(margin, token) for margin, token in margins if margin > 0]
+    other = [pair for pair in margins if pair[0] > 0]
     faults = [(margin, token) for margin, token in other if margin > ROUNDING]
     worst = sorted(other, key=lambda pair: -pair[0])[:SHOWN]
     evidence = {

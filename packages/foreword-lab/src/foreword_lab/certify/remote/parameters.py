@@ -61,7 +61,12 @@ FILTERS: dict[str, tuple[float, Removes]] = {
 """Values of parameters that take tokens away, and which ones they take."""
 
 
-def filter_check(server: Server, source: Source, filter: str, seed: int) -> Check:
+def filter_check(
+    server: Server,
+    source: Source,
+    filter: str,
+    seed: int,
+) -> Check:
     """Return whether no token is drawn that a filter takes away.
 
     Raises Unsupported if the server refuses it.
@@ -112,7 +117,11 @@ def _few(count: int, mean: float) -> float:
     return math.exp(count - mean + count * math.log(mean / count))
 
 
-def bias_check(server: Server, endpoint: Endpoint, seed: int) -> Check:
+def bias_check(
+    server: Server,
+    endpoint: Endpoint,
+    seed: int,
+) -> Check:
     """Return whether a token that a bias forces is every token.
 
     Raises Unsupported if the server refuses a bias.
@@ -168,7 +177,10 @@ def _is_cut(text: str, other: str, end: int) -> bool:
     return text.startswith(other) and len(other) != end
 
 
-def length_check(server: Server, endpoint: Endpoint) -> Check:
+def length_check(
+    server: Server,
+    endpoint: Endpoint,
+) -> Check:
     """Return whether answers have no more tokens than were asked for."""
     name = f"lengths are obeyed: {endpoint}"
     counts = []

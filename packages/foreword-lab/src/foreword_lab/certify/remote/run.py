@@ -1,16 +1,26 @@
 """The certificate of a server."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from foreword.errors import words
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote.ask import PATHS
-from foreword_lab.certify.remote.client import Broken, Server, Unsupported
-from foreword_lab.certify.remote.first_words import words_check
-from foreword_lab.certify.remote.forms import call_check, schema_check
-from foreword_lab.certify.remote.greedy import greedy_check
+from foreword_lab.certify.remote.client import (
+    Broken,
+    Server,
+    Unsupported,
+)
+from foreword_lab.certify.remote.first_words import (
+    words_check,
+)
+from foreword_lab.certify.remote.forms import (
+    call_check,
+    schema_check,
+)
+from foreword_lab.certify.remote.greedy import (
+    greedy_check,
+)
 from foreword_lab.certify.remote.parameters import (
     FILTERS,
     bias_check,
@@ -26,9 +36,19 @@ from foreword_lab.certify.remote.same_text import (
     seed_check,
     settled,
 )
-from foreword_lab.certify.remote.sampled import Drafter, Run, sampled_check
-from foreword_lab.certify.remote.source import Source, sources
-from foreword_lab.certify.report import Certificate, Check
+from foreword_lab.certify.remote.sampled import (
+    Drafter,
+    Run,
+    sampled_check,
+)
+from foreword_lab.certify.remote.source import (
+    Source,
+    sources,
+)
+from foreword_lab.certify.report import (
+    Certificate,
+    Check,
+)
 
 SEEDS, FEW_SEEDS = 8, 3
 """Seeds of the checks that compare two texts."""
@@ -40,43 +60,44 @@ Asked = tuple[str, Callable[[], Check]]
 """(name, check)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Options of the certificate of a server."""
-
-    url: str
-    key: str | None = None
-    model: str | None = None
-    minutes: float = 3.0
-    quick: bool = False
-    seed: int = 0
-    draft: str | None = None
-    """A draft model that runs here, by which tokens are ordered."""
-
-
 def certify_server(
-    options: ServerOptions, note: Callable[[str], None] = lambda _: None
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    minutes: float = 3.0,
+    quick: bool = False,
+    seed: int = 0,
+    draft: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Certificate:
     """Check a server.
 
-    Raises InvalidRequest or ModelError if it cannot be reached.
+    draft: a draft model that runs here, by which tokens are ordered.
+
+    Raises InvalidRequest or ModelError if the server cannot be reached, or the draft
+    model cannot be loaded.
     """
-    server = Server.at(options.url, options.key, options.model)
-    clock = Clock.of(options.minutes, note, quick=options.quick)
-    named = sources(server, options.seed, quick=options.quick)
+    server = Server.at(url, key, model)
+    clock = Clock.of(minutes, note, quick=quick)
+    named = sources(server, seed, quick=quick)
     # first: how rounding is told from faults depends on it
-    drafter = None if options.draft is None else _drafter(options.draft)
-    run = Run(server, named, options.seed, drafter, options.draft or ANSWERS)
+    drafter = None if draft is None else _drafter(draft)
+    run = Run(server, named, seed, drafter, draft or ANSWERS)
     sampled = partial(_sampled, run, clock)
     target = _outcome("sampled tokens", sampled, clock)
-    others = *_texts(server, options, clock), *_parameters(server, options, named)
+    others = *_texts(server, seed, clock), *_parameters(server, seed, named)
     checks = [_outcome(name, check, clock) for name, check in others]
     checks = settled(checks, consistent=target.status == "consistent")
     subject = {"server": server.base, "model": server.model}
-    return Certificate.of(subject, [target, *checks], options.seed, clock)
+    return Certificate.of(subject, [target, *checks], seed, clock)
 
 
-def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
+def _outcome(
+    name: str,
+    check: Callable[[], Check],
+    clock: Clock,
+) -> Check:
     """Return the outcome of a check that may be refused."""
     clock.tell(name)
     try:
@@ -89,10 +110,9 @@ def _outcome(name: str, check: Callable[[], Check], clock: Clock) -> Check:
         return Check(name, "cannot say", f"an answer is not understood: {words(error)}")
 
 
-def _texts(server: Server, options: ServerOptions, clock: Clock) -> Iterator[Asked]:
+def _texts(server: Server, first: int, clock: Clock) -> Iterator[Asked]:
     """Yield the checks that compare two texts, and the checks of forms."""
-    first = options.seed
-    seeds = range(first + 1, first + 1 + (FEW_SEEDS if options.quick else SEEDS))
+    seeds = range(first + 1, first + 1 + (FEW_SEEDS if clock.is_quick else SEEDS))
     for endpoint in PATHS:
         yield f"seeds: {endpoint}", partial(seed_check, server, endpoint, seeds)
         for heat in (0.0, 1.0):
@@ -108,18 +128,16 @@ def _texts(server: Server, options: ServerOptions, clock: Clock) -> Iterator[Ask
     yield "JSON cut", partial(schema_check, server, clock)
 
 
-def _parameters(
-    server: Server, options: ServerOptions, named: list[Source]
-) -> Iterator[Asked]:
+def _parameters(server: Server, seed: int, named: list[Source]) -> Iterator[Asked]:
     """Yield the checks of greedy tokens and of parameters."""
     by_endpoint = {source.endpoint: source for source in reversed(named)}
     for source in by_endpoint.values():
         endpoint = source.endpoint
         yield f"greedy tokens: {endpoint}", partial(greedy_check, server, source)
         for name in FILTERS:
-            check = partial(filter_check, server, source, name, options.seed)
+            check = partial(filter_check, server, source, name, seed)
             yield f"{name}: {endpoint}", check
-        yield f"bias: {endpoint}", partial(bias_check, server, endpoint, options.seed)
+        yield f"bias: {endpoint}", partial(bias_check, server, endpoint, seed)
 
 
 def _sampled(run: Run, clock: Clock) -> Check:

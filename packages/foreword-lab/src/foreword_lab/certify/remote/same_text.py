@@ -18,8 +18,18 @@ from foreword_lab.certify.remote.ask import (
     text_of,
     with_logprobs,
 )
-from foreword_lab.certify.remote.client import Body, Broken, Server, Unsupported
-from foreword_lab.certify.remote.forms import CALL, LONGEST, QUESTION, SCHEMA
+from foreword_lab.certify.remote.client import (
+    Body,
+    Broken,
+    Server,
+    Unsupported,
+)
+from foreword_lab.certify.remote.forms import (
+    CALL,
+    LONGEST,
+    QUESTION,
+    SCHEMA,
+)
 from foreword_lab.certify.report import Check
 
 TOKENS = 24
@@ -77,7 +87,11 @@ class Pair:
         }
 
 
-def seed_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
+def seed_check(
+    server: Server,
+    endpoint: Endpoint,
+    seeds: Sequence[int],
+) -> Check:
     """Return whether a seed gives one text, and other seeds other texts."""
     name = f"{SEED}: {endpoint}"
     topic = TOPICS[0]
@@ -93,7 +107,11 @@ def seed_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Chec
     return _verdict(name, server, pairs, "asked twice, one after the other")
 
 
-def beside_check(server: Server, endpoint: Endpoint, temperature: float) -> Check:
+def beside_check(
+    server: Server,
+    endpoint: Endpoint,
+    temperature: float,
+) -> Check:
     """Return whether requests give the same text alone and beside each other."""
     kind = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     name = f"same text beside other requests: {endpoint}, {kind}"
@@ -110,7 +128,11 @@ def beside_check(server: Server, endpoint: Endpoint, temperature: float) -> Chec
     return _verdict(name, server, pairs, f"alone and {BESIDE} at once")
 
 
-def prefix_check(server: Server, endpoint: Endpoint, label: int) -> Check:
+def prefix_check(
+    server: Server,
+    endpoint: Endpoint,
+    label: int,
+) -> Check:
     """Return whether a prompt gives the same text before and after another one that
     begins alike: A, B, A, B.
     """
@@ -129,7 +151,11 @@ def prefix_check(server: Server, endpoint: Endpoint, label: int) -> Check:
     return _verdict(name, server, pairs, "before and after another prompt")
 
 
-def logprobs_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
+def logprobs_check(
+    server: Server,
+    endpoint: Endpoint,
+    seeds: Sequence[int],
+) -> Check:
     """Return whether a request gives the same text where log-probabilities are asked
     for: only such texts are held against their distributions.
     """
@@ -142,7 +168,11 @@ def logprobs_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> 
     return _verdict(name, server, pairs, "with log-probabilities and without")
 
 
-def drafting_check(server: Server, endpoint: Endpoint, seeds: Sequence[int]) -> Check:
+def drafting_check(
+    server: Server,
+    endpoint: Endpoint,
+    seeds: Sequence[int],
+) -> Check:
     """Return whether a request gives the same text with drafting turned off.
 
     Raises Unsupported where an answer does not count its draft tokens.
@@ -186,7 +216,10 @@ def accepted(answer: Any) -> int:
         ) from error
 
 
-def _mixed(endpoint: Endpoint, seeds: Sequence[int]) -> list[Sent]:
+def _mixed(
+    endpoint: Endpoint,
+    seeds: Sequence[int],
+) -> list[Sent]:
     """Return greedy and sampled requests by turns."""
     return [
         _sampled(endpoint, TOPICS[index % len(TOPICS)], seed, index % 2)
@@ -195,7 +228,7 @@ def _mixed(endpoint: Endpoint, seeds: Sequence[int]) -> list[Sent]:
 
 
 def _forms(server: Server, seed: int) -> list[Sent]:
-    """Return requests for a call and for JSON, as far as the server has them."""
+    """Return requests for a call and for JSON that the server does not refuse."""
     forms = []
     for form in (CALL, SCHEMA):
         for temperature in (0.0, 1.0):
@@ -213,7 +246,10 @@ def _forms(server: Server, seed: int) -> list[Sent]:
     return forms
 
 
-def _parameters(seed: int, temperature: float) -> dict[str, object]:
+def _parameters(
+    seed: int,
+    temperature: float,
+) -> dict[str, object]:
     return {"seed": seed, "temperature": temperature, "max_tokens": TOKENS}
 
 
@@ -223,7 +259,10 @@ def _sampled(
     return request(endpoint, prompt(topic), **_parameters(seed, temperature))
 
 
-def _texts(server: Server, sent: Sequence[Sent]) -> list[str]:
+def _texts(
+    server: Server,
+    sent: Sequence[Sent],
+) -> list[str]:
     """Return the texts that answer requests, sent one after the other."""
     return [text_of(server.post(*one)) for one in sent]
 
@@ -235,7 +274,12 @@ def _paired(
     return [Pair(*row) for row in rows]
 
 
-def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
+def _verdict(
+    name: str,
+    server: Server,
+    pairs: list[Pair],
+    how: str,
+) -> Check:
     """Return the outcome: numerics if every difference may be rounding.
 
     A greedy difference may be where two tokens are within rounding. Of a sampled one
@@ -266,7 +310,11 @@ def _verdict(name: str, server: Server, pairs: list[Pair], how: str) -> Check:
     return Check(name, "numerics", what, evidence)
 
 
-def settled(checks: Sequence[Check], *, consistent: bool) -> list[Check]:
+def settled(
+    checks: Sequence[Check],
+    *,
+    consistent: bool,
+) -> list[Check]:
     """Return the checks, by what is known after all of them.
 
     consistent: whether sampled tokens have the right distribution. Only then is a
@@ -282,7 +330,12 @@ def settled(checks: Sequence[Check], *, consistent: bool) -> list[Check]:
     ]
 
 
-def _settled(check: Check, *, consistent: bool, honoured: bool) -> Check:
+def _settled(
+    check: Check,
+    *,
+    consistent: bool,
+    honoured: bool,
+) -> Check:
     if check.evidence.get(IGNORED) and honoured:
         what = f"{check.what} here, and honoured on another endpoint"
         return replace(check, status="differs", what=what)

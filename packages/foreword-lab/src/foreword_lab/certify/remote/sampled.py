@@ -8,12 +8,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from foreword_lab.certify.betting.rows import Rows
-from foreword_lab.certify.betting.wealth import ERROR, POWER, Ledger
+from foreword_lab.certify.betting.wealth import (
+    ERROR,
+    POWER,
+    Ledger,
+)
 from foreword_lab.certify.clock import Clock
-from foreword_lab.certify.remote.ask import TOPICS, Scored, scored
+from foreword_lab.certify.remote.ask import (
+    TOPICS,
+    Scored,
+    scored,
+)
 from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.source import Source
-from foreword_lab.certify.remote.texts import Drafts, Memory
+from foreword_lab.certify.remote.texts import (
+    Drafts,
+    Memory,
+)
 from foreword_lab.certify.report import SAMPLES, Check
 
 SHORT, LONG = 4, 16
@@ -53,21 +64,21 @@ class Run:
 
     def source(self, turn: int) -> int:
         """Return the index of a batch's source: the first one every second turn."""
-        others = len(self.sources) - 1
-        return 1 + turn // 2 % others if others and turn % 2 else 0
+        rest = len(self.sources) - 1
+        return 1 + turn // 2 % rest if rest and turn % 2 else 0
 
     def batch(self, turn: int) -> list[dict[str, Any]]:
         """Sample a batch of texts; return their tokens as rows."""
         source = self.sources[self.source(turn)]
         topics = self._topics(turn)
-        asked = []
+        sent = []
         for number, topic in enumerate(topics):
             seed = self.seed + BATCH * turn + number
             tokens = LONG if number < LONG_ONES else SHORT
-            asked.append(source.asked(topic, seed, tokens))
-        answers = self.server.at_once(asked)
+            sent.append(source.asked(topic, seed, tokens))
+        answers = self.server.at_once(sent)
         rows = []
-        for topic, (_, body), answer in zip(topics, asked, answers, strict=True):
+        for topic, (_, body), answer in zip(topics, sent, answers, strict=True):
             rows += self._rows(source, topic, body, scored(answer))
         return rows
 
@@ -99,7 +110,12 @@ class Run:
         prompt = f"{source.name}: {topic}"
         return self.memory.rows(prompt, cut, source.exponent, drafts)
 
-    def _compare(self, topic: str, tokens: Sequence[Scored], drafts: Drafts) -> None:
+    def _compare(
+        self,
+        topic: str,
+        tokens: Sequence[Scored],
+        drafts: Drafts,
+    ) -> None:
         for token, draft in zip(tokens, drafts, strict=True):
             if draft is None:
                 continue
@@ -109,7 +125,11 @@ class Run:
             self.apart.setdefault(topic, []).append(moved)
 
 
-def sampled_check(run: Run, clock: Clock, until: float) -> Check:
+def sampled_check(
+    run: Run,
+    clock: Clock,
+    until: float,
+) -> Check:
     """Return whether tokens have the distributions that the server states."""
     name = "sampled tokens"
     started = clock.spent
@@ -141,14 +161,24 @@ def sampled_check(run: Run, clock: Clock, until: float) -> Check:
     return Check(name, "consistent", what, evidence, bound)
 
 
-def _is_over(ledger: Ledger, turn: int, clock: Clock, until: float) -> bool:
+def _is_over(
+    ledger: Ledger,
+    turn: int,
+    clock: Clock,
+    until: float,
+) -> bool:
     if ledger.tokens < LEAST:
         # texts that end at once may never give enough
         return turn >= LEAST // 2
     return ledger.tokens >= MOST or not clock.before(until)
 
 
-def _beforehand(ledger: Ledger, clock: Clock, started: float, until: float) -> str:
+def _beforehand(
+    ledger: Ledger,
+    clock: Clock,
+    started: float,
+    until: float,
+) -> str:
     """Return how small a difference the run will find."""
     left = 0.0 if clock.is_quick else max(0.0, until * clock.seconds - clock.spent)
     speed = ledger.tokens / max(clock.spent - started, 1e-3)

@@ -59,7 +59,9 @@ class Memory:
         exponent: power of the stated probabilities that was to be sampled: 1 /
         temperature where they are those before it.
         """
-        rows, after, before = list[dict[str, Any]](), (prompt,), 0.0
+        rows: list[dict[str, Any]] = []
+        after: Written = (prompt,)
+        before = 0.0
         for token, draft in zip(tokens, drafts or [None] * len(tokens), strict=True):
             names, target, ends = distribution(token, exponent, self.revealed[after])
             if names:

@@ -76,7 +76,6 @@ def attend(
     out = value.new_zeros(1, query.shape[2], heads, value.shape[-1])
     sinks = s_aux if s_aux is not None else getattr(module, "sinks", None)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    fused = softcap is None and sinks is None and key.shape[-1] == value.shape[-1]
     for span in plan.spans:
         k, v = (_keys_of(plan, span, part, source=source) for part in (keys, values))
         for block in plan.blocks_of(span, source=source):
@@ -88,13 +87,8 @@ def attend(
             rows, count = block.rows, block.count
             q = _fold(query[0, :, rows], kv_heads)
             mask = _mask(plan, span, block, seen)
-            if fused:
-                result = F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=mask, scale=scale
-                )
-            else:
-                folded = _fold_sinks(sinks, q, count)
-                result = _eager(q, k, v, mask, scale, softcap=softcap, sinks=folded)
+            folded = _fold_sinks(sinks, q, count)
+            result = _attended(q, k, v, mask, scale, softcap=softcap, sinks=folded)
             out[0, rows] = _unfold(result, heads, count)
     return out, None
 
@@ -209,7 +203,7 @@ def bias_table(plan: Plan, module: Any, layer: int) -> int:
     return max(plan.biases)
 
 
-def _eager(
+def _attended(
     query: Float[Tensor, "1 kv_heads padded dim"],
     key: Float[Tensor, "1 kv_heads keys dim"],
     value: Float[Tensor, "1 kv_heads keys value_dim"],
@@ -219,9 +213,13 @@ def _eager(
     softcap: float | None,
     sinks: Float[Tensor, "kv_heads padded"] | None,
 ) -> Float[Tensor, "1 kv_heads padded value_dim"]:
-    """Compute attention without torch's fused kernel, for soft-capped scores, sinks or
-    another value size.
+    """Compute attention by torch's fused kernel; without it for soft-capped scores,
+    sinks or another value size.
     """
+    if softcap is None and sinks is None and key.shape[-1] == value.shape[-1]:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scale
+        )
     scores = (query @ key.transpose(-1, -2)).float() * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
