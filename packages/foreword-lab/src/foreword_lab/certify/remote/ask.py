@@ -29,6 +29,9 @@ ROUNDING = 0.25
 each.
 """
 
+TRIES = 3
+"""Requests. Texts that are asked for until one begins as two others do."""
+
 
 def prompt(topic: str, name: object = "") -> str:
     """Return a prompt about a topic; a name makes it new to the server's cache."""
@@ -123,13 +126,17 @@ def margin(
     """
     path, body = query
     endpoint: Endpoint = "completions" if path == PATHS["completions"] else "chat"
-    answer = server.post(path, {**body, **with_logprobs(endpoint, 2)})
-    tokens = scored(answer)
-    length = len(common(texts))
-    ends = accumulate(len(each.token) for each in tokens)
-    for token, end in zip(tokens, ends, strict=True):
-        if end > length and len(token.top) > 1:
-            return token.top[0][1] - token.top[1][1]
+    start = common(texts)
+    for _ in range(TRIES):
+        answer = server.post(path, {**body, **with_logprobs(endpoint, 2)})
+        tokens = scored(answer)
+        if not "".join(token.token for token in tokens).startswith(start):
+            # rounding made this text part before
+            continue
+        ends = accumulate(len(token.token) for token in tokens)
+        for token, end in zip(tokens, ends, strict=True):
+            if end > len(start) and len(token.top) > 1:
+                return token.top[0][1] - token.top[1][1]
     return None
 
 
