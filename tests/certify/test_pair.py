@@ -13,7 +13,7 @@ from foreword.verify import RULES
 from foreword_lab.certify.drafting import Drafting, load_all
 from foreword_lab.certify.report import Certificate, Check
 from foreword_lab.certify.run import CertifyOptions, certify, check_rule, examine
-from foreword_lab.certify.sampling import Distribution, Sampled, check_of
+from foreword_lab.certify.sampling import Sampling
 
 QUICK = CertifyOptions(quick=True)
 
@@ -55,7 +55,11 @@ def test_sound_drafters_pass(plain: LLM) -> None:
         wanted = {"alone", "beside others", "prompt in chunks", "temperature 0"}
         assert wanted <= conditions.keys()
         assert "JSON schema" in conditions
-        assert named[f"sampled distribution: {method}"].status == "consistent"
+    sampled = named["sampled tokens"]
+    assert sampled.status == "consistent"
+    assert found.bound == sampled.bound < 0.15
+    counts = sampled.evidence["samples"].values()
+    assert all(one["accepted draft tokens"] > 100 for one in counts)
     assert {f"exact distribution: rule {name}" for name in RULES.own} <= named.keys()
     assert json.loads(json.dumps(found.as_json()))["status"] == "consistent"
 
@@ -75,7 +79,7 @@ def test_drafter_that_is_never_right_proves_nothing(plain: LLM) -> None:
     wrong = Foresight(lambda sequence: [8000] * 512)
     found = checks(examine(plain, [Drafting("wrong", wrong)], QUICK))
     assert found["same text: wrong"].status == "cannot say"
-    assert found["sampled distribution: wrong"].status == "cannot say"
+    assert found["sampled tokens"].status == "cannot say"
 
 
 def test_rule_that_keeps_a_token_unseen_is_found(plain: LLM, monkeypatch) -> None:
@@ -84,7 +88,7 @@ def test_rule_that_keeps_a_token_unseen_is_found(plain: LLM, monkeypatch) -> Non
     monkeypatch.setitem(RULES, "match", eager)
     found = checks(examine(plain, draftings, QUICK))
     assert found["same text: lm"].status == "differs"
-    assert found["sampled distribution: lm"].status == "differs"
+    assert found["sampled tokens"].status == "differs"
 
 
 @pytest.mark.slow
@@ -97,10 +101,10 @@ def test_rule_with_another_distribution_is_found(plain: LLM, monkeypatch) -> Non
 
     monkeypatch.setitem(RULES, "rejection", replace(honest, verify=eager))
     (lm,) = load_all(plain, (), ("lm",), bundled=True)
-    test, samples = Distribution(plain, 0), Sampled(lm, "rejection")
-    while samples.samples < 320:
-        test.sample(samples)
-    assert check_of(test, "lm", [samples]).status == "differs"
+    sampling = Sampling(plain, [(lm, "rejection"), (lm, "block")], 0)
+    for index in (0, 1) * 8:
+        sampling.sample(index)
+    assert sampling.check().status == "differs"
     assert check_rule("rejection", 0).status == "differs"
     assert check_rule("block", 0).status == "consistent"
 

@@ -20,16 +20,16 @@ from foreword_lab.certify.enumeration import bias
 from foreword_lab.certify.equality import SameText
 from foreword_lab.certify.report import Certificate, Check
 from foreword_lab.certify.runs import run
-from foreword_lab.certify.sampling import Distribution, Sampled, check_of, pairs
+from foreword_lab.certify.sampling import Sampling, pairs
 
 TEXT_SHARE = 0.5
 """Share of the time for equal texts, enumeration included; the rest is for samples."""
 LEAST, LEAST_QUICK = 32, 128
-"""Samples of each method and rule, however long they take; quick runs test one rule."""
+"""Samples of each method and rule, however long they take; a quick run has one rule."""
 QUICK_TURNS = 2
 """Turns that have every condition."""
-MOST = 20_000
-"""Samples. More detect hardly less: a total variation of 0.018."""
+MOST = 200_000
+"""Tokens. More hardly find more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,23 +122,22 @@ def _samples(
 ) -> list[Check]:
     """Sample every method under every rule in turn."""
     rules = (DEFAULT_RULE,) if options.quick else RULES.own
-    test, samples = Distribution(llm, options.seed), pairs(draftings, rules)
+    sampling = Sampling(llm, pairs(draftings, rules), options.seed)
     least = LEAST_QUICK if options.quick else LEAST
-    while any(_goes_on(one, least, clock) for one in samples):
-        clock.tell(f"samples, {sum(pair.samples for pair in samples):,} drawn")
-        for pair in samples:
-            if _goes_on(pair, least, clock):
-                test.sample(pair)
-    sampled = {one.drafting.name: one.drafting for one in samples}
-    return [
-        check_of(test, name, [each for each in samples if each.drafting is one])
-        for name, one in sampled.items()
-    ]
+    while _goes_on(sampling, least, clock):
+        clock.tell(f"sampled tokens, {sampling.ledger.tokens:,}")
+        for index in range(len(sampling.pairs)):
+            if _goes_on(sampling, least, clock):
+                sampling.sample(index)
+    return [sampling.check()]
 
 
-def _goes_on(pair: Sampled, least: int, clock: Clock) -> bool:
-    count = pair.samples
-    return count < least or (count < MOST and clock.before(1.0))
+def _goes_on(sampling: Sampling, least: int, clock: Clock) -> bool:
+    if not sampling.pairs or sampling.ledger.differs:
+        return False
+    if min(sampling.samples) < least:
+        return True
+    return sampling.ledger.tokens < MOST and clock.before(1.0)
 
 
 EXACT = 1e-9

@@ -1,180 +1,176 @@
 """Sampled tokens of the user's pair against the target's own distribution."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foreword.api.llm import LLM
-from foreword.sampling.logits import weights
-from foreword.types import SamplingParams
-from foreword_lab.bench.stats import LEVEL, Fit, confirmed, fit
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.model import Model, Read
+from foreword.types import Completion, SamplingParams
+from foreword_lab.certify.betting.rows import Rows
+from foreword_lab.certify.betting.wealth import ERROR, POWER, Ledger
 from foreword_lab.certify.cases import TEXTS, Case, encoded
 from foreword_lab.certify.drafting import Drafting
-from foreword_lab.certify.numerics import next_logits
-from foreword_lab.certify.report import Check, Status
+from foreword_lab.certify.remote.ask import Scored
+from foreword_lab.certify.remote.texts import Memory
+from foreword_lab.certify.report import Check
 from foreword_lab.certify.runs import BATCH, TOGETHER, run
 
-KEPT = 4
-"""Tokens. Alphabet of each position (top_k): few cells need few samples."""
-DEPTH = 2
+LISTED = 50
+"""Tokens. Likeliest ones, each with its own probability in the test."""
+LENGTH = 8
 """Tokens. Length of a sample."""
 NODES = 3
 """Draft tokens a round."""
-SECOND = 2**40
-"""Distance of the seeds of samples that are drawn again."""
+HEATS = (1.0, 0.7, 1.3)
+"""Temperatures of samples, by turns."""
 
-Cell = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Sampled:
-    """Samples of one method under one rule."""
-
-    drafting: Drafting
-    rule: str
-    counts: Counter[Cell] = field(default_factory=Counter)
-    accepted: int = 0
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return self.counts.total()
+Pair = tuple[Drafting, str]
+"""A method and a rule."""
 
 
-class Distribution:
-    """The test of one pair: one fixed prompt, and its exact distribution."""
+class Sampling:
+    """Samples of each method under each rule.
 
-    def __init__(self, llm: LLM, seed: int) -> None:
+    Probabilities come from one forward of the target over the whole text, apart from
+    any drafting. A draft model, if a method has one, orders the tokens of all.
+    """
+
+    def __init__(self, llm: LLM, pairs: Sequence[Pair], seed: int) -> None:
+        self.pairs = pairs
+        self.samples = [0] * len(pairs)
+        self.accepted = [0] * len(pairs)
+        """Draft tokens: the samples of a pair without them prove nothing."""
+        drafters = (drafting.drafter for drafting, _ in pairs)
+        # heads read the target's states, and other vocabularies other ids
+        models = (one for one in drafters if type(one) is LanguageModelDrafter)
+        self._draft = next(models, None)
+        self.ledger = Ledger(len(pairs), drafted=self._draft is not None)
         self._llm = llm
         self._seed = seed
-        self._prompt = encoded(llm, TEXTS[0])
-        self.expected = self._expected()
-        """Probability of each text of DEPTH tokens."""
+        self._memory = Memory()
+        self._prompts = [encoded(llm, text) for text in TEXTS]
 
-    def sample(self, into: Sampled, start: int = 0) -> None:
-        """Draw one batch with drafting."""
-        first = self._seed + start + into.samples
-        cases = [self._case(first + index) for index in range(BATCH)]
-        speculator = into.drafting.speculator(self._llm, into.rule, NODES)
-        for answer in run(self._llm, cases, speculator, [TOGETHER]):
-            into.counts[tuple(answer.tokens[:DEPTH])] += 1
-            into.accepted += answer.stats.accepted
+    def sample(self, index: int) -> None:
+        """Draw one batch of a method and a rule."""
+        drafting, rule = self.pairs[index]
+        # no seed twice: equal noise would make the samples depend on each other
+        first = sum(self.samples)
+        cases = [self._case(first + number) for number in range(BATCH)]
+        speculator = drafting.speculator(self._llm, rule, NODES)
+        answers = run(self._llm, cases, speculator, [TOGETHER])
+        rows = []
+        for case, answer in zip(cases, answers, strict=True):
+            rows += self._rows(case, answer)
+            self.accepted[index] += answer.stats.accepted
+        self.samples[index] += len(cases)
+        self.ledger.take(Rows.joined(rows), index)
 
-    def fit(self, sampled: Sampled) -> Fit:
-        """Test the samples against the exact distribution."""
-        total = sampled.samples
-        exact = self.expected
-        cells = sorted(exact, key=lambda cell: -exact[cell])
-        counts = [sampled.counts[cell] for cell in cells]
-        if sum(counts) < total:
-            # there are texts that the target never writes
-            return Fit(total, len(cells), 0.0)
-        return fit(counts, [total * exact[cell] for cell in cells])
+    def check(self) -> Check:
+        """Return the outcome."""
+        name, ledger = "sampled tokens", self.ledger
+        evidence = self._evidence()
+        if not any(self.accepted):
+            what = f"no draft token was accepted in {sum(self.samples):,} samples"
+            return Check(name, "cannot say", what, evidence)
+        if ledger.differs:
+            effect = ledger.best.described(ledger.tokens)
+            what = f"{ledger.tokens:,} tokens are drawn otherwise, {effect}"
+            return Check(name, "differs", what, evidence)
+        bound = ledger.finds()
+        what = (
+            f"{ledger.tokens:,} tokens of {len(self.pairs)} pairs of method and rule; "
+            f"a total variation of {bound:.3f} would have been found with probability "
+            f"{POWER:g}"
+        )
+        return Check(name, "consistent", what, evidence, bound)
 
-    def _case(self, seed: int) -> Case:
+    def _case(self, number: int) -> Case:
         # one token more, or the last one would never be drafted
         params = SamplingParams(
-            top_k=KEPT,
-            seed=seed,
-            max_tokens=DEPTH + 1,
+            temperature=HEATS[number % len(HEATS)],
+            seed=self._seed + number,
+            max_tokens=LENGTH + 1,
             ignore_eos=True,
         )
-        return Case(self._prompt, params)
+        turn = number // len(HEATS)
+        return Case(self._prompts[turn % len(self._prompts)], params)
 
-    def _expected(self) -> dict[Cell, float]:
-        masses: dict[Cell, float] = {(): 1.0}
-        for _ in range(DEPTH):
-            masses = {
-                (*cell, token): mass * share
-                for cell, mass in masses.items()
-                for token, share in self._next(cell).items()
-            }
-        return masses
+    def _rows(self, case: Case, answer: Completion) -> list[dict[str, Any]]:
+        tokens = answer.tokens[:LENGTH]
+        heat = case.params.temperature
+        text = [*case.prompt, *tokens[:-1]]
+        shares = _shares(self._read(self._llm.target, text, len(tokens)), heat)
+        scored = [_scored(row, one) for row, one in zip(shares, tokens, strict=True)]
+        drafts = None
+        if self._draft is not None:
+            logits = self._read(self._draft.model, text, len(tokens))
+            likings = _shares(logits, heat)
+            pairs = zip(likings, scored, strict=True)
+            drafts = [_listed(row, one) for row, one in pairs]
+        return self._memory.rows(f"{heat} {case.prompt}", scored, 1.0, drafts)
 
-    def _next(self, cell: Cell) -> dict[int, float]:
-        case = self._case(0)
-        llm = self._llm
-        prompt = list(case.prompt)
-        (request,) = llm.session.prepare(prompt, case.params)
-        request.tokens += cell
-        logits = next_logits(llm, request.id, request.tokens)
-        scores = weights(logits[None], request)[0]
-        shares = scores.double().softmax(-1)
-        tokens = shares.nonzero()[:, 0].tolist()
-        return {token: float(shares[token]) for token in tokens}
+    def _read(
+        self, model: Model, text: list[int], keep: int
+    ) -> Float[Tensor, "keep vocab"]:
+        """Return the logits of the last places, by the target or its draft model."""
+        (request,) = self._llm.session.prepare(text, None)
+        reads = [Read(request.id, 0, text, keep=keep)]
+        with self._llm.session.locked():
+            model.open(request.id, len(text))
+            try:
+                if self._draft is not None and model is self._draft.model:
+                    return self._draft.logits(reads)
+                return model.read(reads)
+            finally:
+                model.close(request.id)
 
-
-def _fits(test: Distribution, sampled: Sampled) -> tuple[Fit, Fit | None]:
-    """Return the test of the samples, and of as many new ones if it fails."""
-
-    def draw(turn: int) -> Fit:
-        drawn = sampled
-        if turn:
-            drawn = Sampled(sampled.drafting, sampled.rule)
-        while drawn.samples < sampled.samples:
-            test.sample(drawn, SECOND)
-        return test.fit(drawn)
-
-    return confirmed(draw)
-
-
-def check_of(test: Distribution, method: str, samples: list[Sampled]) -> Check:
-    """Return the outcome of one method under all rules."""
-    name = f"sampled distribution: {method}"
-    proving = [one for one in samples if one.accepted]
-    if not proving:
-        count = sum(one.samples for one in samples)
-        what = f"no draft token was accepted in {count:,} samples"
-        return Check(name, "cannot say", what)
-    by_rule = {one.rule: _fits(test, one) for one in proving}
-    bad = [rule for rule, fits in by_rule.items() if is_wrong(fits)]
-    evidence = {one.rule: _evidence(one, by_rule[one.rule]) for one in proving}
-    status: Status = "differs" if bad else "consistent"
-    bound = max(first.detects for first, _ in by_rule.values())
-    sentence = _sentence(by_rule, bad, bound)
-    return Check(name, status, sentence, {"rules": evidence}, bound)
+    def _evidence(self) -> dict[str, Any]:
+        ledger = self.ledger
+        named = [f"{drafting.name}, {rule}" for drafting, rule in self.pairs]
+        counts = zip(named, self.samples, self.accepted, strict=True)
+        return {
+            "tokens": ledger.tokens,
+            "largest log wealth": round(ledger.highest, 2),
+            "probability of accusing an exact pair": ERROR,
+            "samples": {
+                name: {"samples": samples, "accepted draft tokens": accepted}
+                for name, samples, accepted in counts
+            },
+        }
 
 
-def is_wrong(fits: tuple[Fit, Fit | None]) -> bool:
-    """Return whether both tests are below LEVEL."""
-    return all(one is not None and one.p_value < LEVEL for one in fits)
-
-
-def _sentence(
-    by_rule: dict[str, tuple[Fit, Fit | None]],
-    bad: list[str],
-    bound: float,
-) -> str:
-    if bad:
-        return f"other tokens than the target's under {', '.join(bad)}"
-    count = sum(first.samples for first, _ in by_rule.values())
-    names = [*by_rule]
-    rules = f"{len(names)} rules" if names[1:] else f"the rule {names[0]}"
-    return (
-        f"{count:,} samples under {rules} have the target's distribution; "
-        f"a total variation of {bound:.3f}, of texts of {DEPTH} tokens, is found with "
-        "probability 0.9"
-    )
-
-
-def _evidence(sampled: Sampled, fits: tuple[Fit, Fit | None]) -> dict[str, Any]:
-    first, second = fits
-    return {
-        "samples": first.samples,
-        "cells": first.cells,
-        "p-value": first.p_value,
-        "p-value of new samples": None if second is None else second.p_value,
-        "accepted draft tokens": sampled.accepted,
-        "detected total variation": first.detects,
-    }
-
-
-def pairs(draftings: list[Drafting], rules: tuple[str, ...]) -> list[Sampled]:
-    """Return an empty sample for each rule with each method that samples draft tokens,
-    and with one that chooses them: rules treat all of the latter alike.
+def pairs(draftings: Sequence[Drafting], rules: Sequence[str]) -> list[Pair]:
+    """Return each method that samples draft tokens with each rule, and one method that
+    chooses them: rules treat all of the latter alike.
     """
     draws = [one for one in draftings if one.drafter.about.draws]
     chooses = [one for one in draftings if not one.drafter.about.draws]
-    sampled = [*draws, *chooses[:1]]
-    return [Sampled(one, rule) for one, rule in product(sampled, rules)]
+    return [*product([*draws, *chooses[:1]], rules)]
+
+
+def _shares(
+    logits: Float[Tensor, "rows vocab"], heat: float
+) -> Float[Tensor, "rows vocab"]:
+    return (logits.to(torch.float64) / heat).softmax(-1)
+
+
+def _scored(shares: Float[Tensor, "vocab"], token: int) -> Scored:
+    """Return a token as if a server had listed the likeliest ones."""
+    likeliest = shares.topk(min(LISTED, len(shares)))
+    logs = likeliest.values.clamp(min=1e-300).log().tolist()
+    names = [*map(str, likeliest.indices.tolist())]
+    logprob = float(shares[token].clamp(min=1e-300).log())
+    return Scored(str(token), logprob, tuple(zip(names, logs, strict=True)))
+
+
+def _listed(shares: Float[Tensor, "vocab"], token: Scored) -> dict[str, float]:
+    """Return the probabilities of the tokens listed at a place."""
+    names = [name for name, _ in token.top]
+    masses = shares[[*map(int, names)]].tolist()
+    return dict(zip(names, masses, strict=True))
