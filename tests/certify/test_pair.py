@@ -13,7 +13,6 @@ from foreword.verify import RULES
 from foreword_lab.certify.drafting import Drafting, load_all
 from foreword_lab.certify.report import Certificate, Check
 from foreword_lab.certify.run import CertifyOptions, certify, check_rule, examine
-from foreword_lab.certify.sampling import Sampling
 
 QUICK = CertifyOptions(quick=True)
 
@@ -91,20 +90,13 @@ def test_rule_that_keeps_a_token_unseen_is_found(plain: LLM, monkeypatch) -> Non
     assert found["sampled tokens"].status == "differs"
 
 
-@pytest.mark.slow
-def test_rule_with_another_distribution_is_found(plain: LLM, monkeypatch) -> None:
-    """Under such a rule no text is promised: samples and enumeration must tell."""
+def test_rule_with_another_distribution_is_found(monkeypatch) -> None:
     honest = RULES["rejection"]
 
     def eager(weights, draft, noise):
         return honest.verify(weights, draft, replace(noise, accept=noise.accept * 0.1))
 
     monkeypatch.setitem(RULES, "rejection", replace(honest, verify=eager))
-    (lm,) = load_all(plain, (), ("lm",), bundled=True)
-    sampling = Sampling(plain, [(lm, "rejection"), (lm, "block")], 0)
-    for index in (0, 1) * 8:
-        sampling.sample(index)
-    assert sampling.check().status == "differs"
     assert check_rule("rejection", 0).status == "differs"
     assert check_rule("block", 0).status == "consistent"
 

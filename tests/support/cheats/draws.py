@@ -68,38 +68,23 @@ def relaxed(at: Place) -> int:
     return token if is_near and not at.temperature else honest(at)
 
 
-def accepted(at: Place, token: int, lenience: float = 1.0) -> bool:
-    ratio = lenience * at.target[token] / at.draft[token]
-    return bool(at.dice.random() < ratio)
+def drafted(lenience: float = 1.0, *, has_residual: bool = True) -> Cheat:
+    """Accept with min(1, c p/q); after a rejection draw from the residual, or not."""
+
+    def draw(at: Place) -> int:
+        if not at.temperature:
+            return honest(at)
+        token = at.drawn(at.draft)
+        if at.dice.random() < lenience * at.target[token] / at.draft[token]:
+            return token
+        rest = np.clip(at.target - at.draft, 0, None)
+        return at.drawn(rest / rest.sum() if has_residual else at.target)
+
+    return draw
 
 
-def residual(at: Place) -> Distribution:
-    rest = np.clip(at.target - at.draft, 0, None)
-    return rest / rest.sum() if rest.sum() else at.target
-
-
-def no_residual(at: Place) -> int:
-    """Draw from the target after a rejection."""
-    if not at.temperature:
-        return honest(at)
-    token = at.drawn(at.draft)
-    return token if accepted(at, token) else at.drawn(at.target)
-
-
-def lenient(at: Place) -> int:
-    """Accept with min(1, 2 p/q)."""
-    if not at.temperature:
-        return honest(at)
-    token = at.drawn(at.draft)
-    return token if accepted(at, token, 2.0) else at.drawn(residual(at))
-
-
-def lossless(at: Place) -> int:
-    """Accept with min(1, p/q): as honest as plain decoding."""
-    if not at.temperature:
-        return honest(at)
-    token = at.drawn(at.draft)
-    return token if accepted(at, token) else at.drawn(residual(at))
+lossless, lenient = drafted(), drafted(2.0)
+no_residual = drafted(has_residual=False)
 
 
 def unverified(at: Place) -> int:

@@ -11,15 +11,30 @@ from torch import Tensor
 from foreword.api.llm import LLM
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model, Read
-from foreword.types import Completion, SamplingParams
+from foreword.types import (
+    Completion,
+    SamplingParams,
+)
 from foreword_lab.certify.betting.rows import Rows
-from foreword_lab.certify.betting.wealth import ERROR, POWER, Ledger
-from foreword_lab.certify.cases import TEXTS, Case, encoded
+from foreword_lab.certify.betting.wealth import (
+    ERROR,
+    POWER,
+    Ledger,
+)
+from foreword_lab.certify.cases import (
+    TEXTS,
+    Case,
+    encoded,
+)
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.remote.ask import Scored
 from foreword_lab.certify.remote.texts import Memory
 from foreword_lab.certify.report import Check
-from foreword_lab.certify.runs import BATCH, TOGETHER, run
+from foreword_lab.certify.runs import (
+    BATCH,
+    TOGETHER,
+    run,
+)
 
 LISTED = 50
 """Tokens. Likeliest ones, each with its own probability in the test."""
@@ -41,7 +56,12 @@ class Sampling:
     any drafting. A draft model, if a method has one, orders the tokens of all.
     """
 
-    def __init__(self, llm: LLM, pairs: Sequence[Pair], seed: int) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        pairs: Sequence[Pair],
+        seed: int,
+    ) -> None:
         self.pairs = pairs
         self.samples = [0] * len(pairs)
         self.accepted = [0] * len(pairs)
@@ -101,19 +121,25 @@ class Sampling:
         turn = number // len(HEATS)
         return Case(self._prompts[turn % len(self._prompts)], params)
 
-    def _rows(self, case: Case, answer: Completion) -> list[dict[str, Any]]:
+    def _rows(
+        self,
+        case: Case,
+        answer: Completion,
+    ) -> list[dict[str, Any]]:
         tokens = answer.tokens[:LENGTH]
         heat = case.params.temperature
         text = [*case.prompt, *tokens[:-1]]
-        shares = _shares(self._read(self._llm.target, text, len(tokens)), heat)
-        scored = [_scored(row, one) for row, one in zip(shares, tokens, strict=True)]
+        keep = len(tokens)
+        logits = self._read(self._llm.target, text, keep)
+        rows = _shares(logits, heat)
+        scored = [*map(_scored, rows, tokens)]
         drafts = None
         if self._draft is not None:
-            logits = self._read(self._draft.model, text, len(tokens))
-            likings = _shares(logits, heat)
-            pairs = zip(likings, scored, strict=True)
-            drafts = [_listed(row, one) for row, one in pairs]
-        return self._memory.rows(f"{heat} {case.prompt}", scored, 1.0, drafts)
+            logits = self._read(self._draft.model, text, keep)
+            rows = _shares(logits, heat)
+            drafts = [*map(_listed, rows, scored)]
+        prompt = f"{heat} {case.prompt}"
+        return self._memory.rows(prompt, scored, 1.0, drafts)
 
     def _read(
         self, model: Model, text: list[int], keep: int
@@ -132,20 +158,25 @@ class Sampling:
 
     def _evidence(self) -> dict[str, Any]:
         ledger = self.ledger
-        named = [f"{drafting.name}, {rule}" for drafting, rule in self.pairs]
-        counts = zip(named, self.samples, self.accepted, strict=True)
+        counts = zip(self.pairs, self.samples, self.accepted, strict=True)
         return {
             "tokens": ledger.tokens,
             "largest log wealth": round(ledger.highest, 2),
             "probability of accusing an exact pair": ERROR,
             "samples": {
-                name: {"samples": samples, "accepted draft tokens": accepted}
-                for name, samples, accepted in counts
+                f"{drafting.name}, {rule}": {
+                    "samples": samples,
+                    "accepted draft tokens": accepted,
+                }
+                for (drafting, rule), samples, accepted in counts
             },
         }
 
 
-def pairs(draftings: Sequence[Drafting], rules: Sequence[str]) -> list[Pair]:
+def pairs(
+    draftings: Sequence[Drafting],
+    rules: Sequence[str],
+) -> list[Pair]:
     """Return each method that samples draft tokens with each rule, and one method that
     chooses them: rules treat all of the latter alike.
     """
@@ -160,7 +191,10 @@ def _shares(
     return (logits.to(torch.float64) / heat).softmax(-1)
 
 
-def _scored(shares: Float[Tensor, "vocab"], token: int) -> Scored:
+def _scored(
+    shares: Float[Tensor, "vocab"],
+    token: int,
+) -> Scored:
     """Return a token as if a server had listed the likeliest ones."""
     likeliest = shares.topk(min(LISTED, len(shares)))
     logs = likeliest.values.clamp(min=1e-300).log().tolist()
@@ -169,7 +203,10 @@ def _scored(shares: Float[Tensor, "vocab"], token: int) -> Scored:
     return Scored(str(token), logprob, tuple(zip(names, logs, strict=True)))
 
 
-def _listed(shares: Float[Tensor, "vocab"], token: Scored) -> dict[str, float]:
+def _listed(
+    shares: Float[Tensor, "vocab"],
+    token: Scored,
+) -> dict[str, float]:
     """Return the probabilities of the tokens listed at a place."""
     names = [name for name, _ in token.top]
     masses = shares[[*map(int, names)]].tolist()
