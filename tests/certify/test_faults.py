@@ -17,12 +17,12 @@ LOSSY = "rejection"
 BATCHES = 24
 
 
-def softer(factor: float) -> Callable[[Rule], Rule]:
-    """Accept with uniform numbers that are too small, or too large."""
+def reading(change: Callable) -> Callable[[Rule], Rule]:
+    """Verify other scores, or by other noise."""
 
     def planted(rule: Rule) -> Rule:
         def verify(weights, draft, noise):
-            noise = replace(noise, accept=noise.accept * factor)
+            weights, noise = change(weights, noise)
             return rule.verify(weights, draft, noise)
 
         return replace(rule, verify=verify)
@@ -30,16 +30,21 @@ def softer(factor: float) -> Callable[[Rule], Rule]:
     return planted
 
 
+def softer(factor: float) -> Callable[[Rule], Rule]:
+    return reading(lambda scores, n: (scores, replace(n, accept=n.accept * factor)))
+
+
 def cooler(factor: float) -> Callable[[Rule], Rule]:
-    """Verify at another temperature."""
+    return reading(lambda scores, noise: (scores * factor, noise))
 
-    def planted(rule: Rule) -> Rule:
-        def verify(weights, draft, noise):
-            return rule.verify(weights * factor, draft, noise)
 
-        return replace(rule, verify=verify)
+def likeliest(scores, noise):
+    least = scores.topk(20).values[..., -1:]
+    return scores.masked_fill(scores < least, -torch.inf), noise
 
-    return planted
+
+def one_row_late(scores, noise):
+    return torch.cat([scores[:, :1], scores[:, :-1]], 1), noise
 
 
 def greedy_bonus(rule: Rule) -> Rule:
@@ -54,34 +59,13 @@ def greedy_bonus(rule: Rule) -> Rule:
     return replace(rule, verify=verify)
 
 
-def without_tail(rule: Rule) -> Rule:
-    """Verify by the likeliest 20 tokens alone."""
-
-    def verify(weights, draft, noise):
-        least = weights.topk(20).values[..., -1:]
-        cut = weights.masked_fill(weights < least, -torch.inf)
-        return rule.verify(cut, draft, noise)
-
-    return replace(rule, verify=verify)
-
-
-def one_row_late(rule: Rule) -> Rule:
-    """Verify each draft token by the scores of the token before."""
-
-    def verify(weights, draft, noise):
-        late = torch.cat([weights[:, :1], weights[:, :-1]], 1)
-        return rule.verify(late, draft, noise)
-
-    return replace(rule, verify=verify)
-
-
 PLANTED = {
     "acceptance uniforms a fifth smaller": softer(0.8),
     "acceptance uniforms doubled": softer(2.0),
     "temperature a tenth low": cooler(1.1),
     "temperature a tenth high": cooler(0.9),
-    "no tail": without_tail,
-    "scores of the token before": one_row_late,
+    "the likeliest 20 tokens alone": reading(likeliest),
+    "scores of the token before": reading(one_row_late),
 }
 
 

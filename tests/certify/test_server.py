@@ -8,6 +8,7 @@ import broken_servers
 from foreword.errors import InvalidRequest, ModelError
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote import same_text
+from foreword_lab.certify.remote.ask import scored
 from foreword_lab.certify.remote.client import Broken, Server
 from foreword_lab.certify.remote.first_words import WORDS, words_check
 from foreword_lab.certify.remote.forms import call_check, schema_check
@@ -89,6 +90,13 @@ def test_proxy_that_breaks_nothing_passes(server: Running, check: str) -> None:
     with broken_servers.broken(server.url, broken_servers.Fault()) as url:
         found = CHECKS[check](Server.at(url))
     assert found.status == "consistent", found
+
+
+def test_numbers_that_are_no_probabilities_are_not_listed() -> None:
+    top = [{"token": "a", "logprob": float("nan")}, {"token": "b", "logprob": -1.0}]
+    content = [{"token": "a", "top_logprobs": top}]
+    (token,) = scored({"choices": [{"logprobs": {"content": content}}]})
+    assert token.top == ()
 
 
 @pytest.mark.parametrize("name", FILTERS)

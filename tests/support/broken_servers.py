@@ -58,9 +58,7 @@ class OtherTextTogether(Fault):
 
 
 class StalePrefix(Fault):
-    """vllm#43559: a text that is read again from the cache after another one starts
-    from the other one's states.
-    """
+    """vllm#43559: a text read again starts from the states of another one."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

@@ -108,7 +108,12 @@ def _of_chat(entry: Mapping[str, Any]) -> Scored:
 
 
 def _sorted(top: Any) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(top, key=lambda pair: -pair[1]))
+    """Return what is listed, likeliest first; nothing if a number is no probability."""
+    listed = sorted(top, key=lambda pair: -pair[1])
+    # not <, as NaN is neither
+    if any(not logprob < ROUNDING for _, logprob in listed):
+        return ()
+    return tuple(listed)
 
 
 def with_logprobs(endpoint: Endpoint, most: int) -> dict[str, object]:
