@@ -108,7 +108,7 @@ def _of_chat(entry: Mapping[str, Any]) -> Scored:
 
 
 def _sorted(top: Any) -> tuple[tuple[str, float], ...]:
-    """Return what is listed, likeliest first; nothing if a number is no probability."""
+    """Return what is listed, likeliest first; nothing for an impossible number."""
     listed = sorted(top, key=lambda pair: -pair[1])
     # not <, as NaN is neither
     if any(not logprob < ROUNDING for _, logprob in listed):
