@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from foreword.errors import InvalidRequest
+from foreword.errors import ForewordError, InvalidRequest
 from foreword_lab.bench.exclusions import Exclusions
 from foreword_lab.bench.peers.convert import Source
 from foreword_lab.bench.peers.registry import Pair
@@ -20,7 +20,6 @@ from foreword_lab.bench.serving.servers import (
     PLAIN,
     TRANSFORMERS,
     Served,
-    ServerFailed,
     command,
     free_port,
     running,
@@ -97,7 +96,7 @@ def test_our_servers_get_the_form_of_the_weights():
 
 def test_error_of_an_ended_server_is_shown():
     with (
-        pytest.raises(ServerFailed, match="no such model"),
+        pytest.raises(ForewordError, match="no such model"),
         running([sys.executable, "-c", "raise SystemExit('no such model')"], 1, {}),
     ):
         raise AssertionError("it is not ready")
