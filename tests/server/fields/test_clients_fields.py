@@ -117,7 +117,7 @@ def allowed(mode: str, name: str) -> dict[str, Any]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["get_weather", "get_time"])
 def test_one_of_the_allowed_tools_is_called(server, name):
-    """The model is told of all tools, to keep the prompt's cache, and calls these."""
+    """All tools stay in the prompt, to keep its cache; the model calls these alone."""
     ask = dict(messages=[TALE], tools=TOOLS)
     more = dict(seed=3, parallel_tool_calls=False)
     choice = dict(tool_choice=allowed("required", name), max_tokens=200)

@@ -72,7 +72,7 @@ class Served:
 
 
 def _disk() -> int | None:
-    """Return the bytes this process read from disk; None where it is not told."""
+    """Return the bytes this process read from disk; None if unknown."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -16,11 +16,7 @@ from foreword.types import (
     SamplingParams,
 )
 from foreword_lab.certify.betting.rows import Rows
-from foreword_lab.certify.betting.wealth import (
-    ERROR,
-    POWER,
-    Ledger,
-)
+from foreword_lab.certify.betting.wealth import ERROR, Ledger
 from foreword_lab.certify.cases import (
     TEXTS,
     Case,
@@ -28,6 +24,7 @@ from foreword_lab.certify.cases import (
 )
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.remote.ask import Scored
+from foreword_lab.certify.remote.sampled import outcome
 from foreword_lab.certify.remote.texts import Memory
 from foreword_lab.certify.report import Check
 from foreword_lab.certify.runs import (
@@ -93,22 +90,12 @@ class Sampling:
 
     def check(self) -> Check:
         """Return the outcome."""
-        name, ledger = "sampled tokens", self.ledger
         evidence = self._evidence()
         if not any(self.accepted):
             what = f"no draft token was accepted in {sum(self.samples):,} samples"
-            return Check(name, "cannot say", what, evidence)
-        if ledger.differs:
-            effect = ledger.best.described(ledger.tokens)
-            what = f"{ledger.tokens:,} tokens are drawn otherwise, {effect}"
-            return Check(name, "differs", what, evidence)
-        bound = ledger.finds()
-        what = (
-            f"{ledger.tokens:,} tokens of {len(self.pairs)} pairs of method and rule; "
-            f"a total variation of {bound:.3f} would have been found with probability "
-            f"{POWER:g}"
-        )
-        return Check(name, "consistent", what, evidence, bound)
+            return Check("sampled tokens", "cannot say", what, evidence)
+        source = f"of {len(self.pairs)} pairs of method and rule"
+        return outcome(self.ledger, source, evidence)
 
     def _case(self, number: int) -> Case:
         # one token more, or the last one would never be drafted

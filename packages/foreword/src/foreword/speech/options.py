@@ -121,7 +121,7 @@ class Transcript:
     """Token ids of all segments, without the end-of-text token."""
     segments: list[Segment]
     language: str | None
-    """Language code that the model was told, or detected; None if it has but one."""
+    """Language code of the request, or detected; None of a model for one language."""
     duration: float
     """Seconds of sound."""
     finish_reason: FinishReason

@@ -100,13 +100,13 @@ def preferred(rows: Rows) -> Distribution:
 
 
 def unverified(rows: Rows) -> Others:
-    """Return the others in which a share of the tokens is the drafter's."""
+    """Return the distributions in which a share of the tokens is the drafter's."""
     shares = SHARES[:, None]
     return (1 - shares) * rows.target[:, None] + shares * rows.draft[:, None]
 
 
 def lenient(rows: Rows) -> Others:
-    """Return the others of an acceptance with min(1, c p/q)."""
+    """Return the distributions of an acceptance with min(1, c p/q)."""
     target, draft = rows.target[:, None], rows.draft[:, None]
     taken = np.minimum(draft, LENIENCE[:, None] * target)
     return _completed(taken, np.clip(rows.target - rows.draft, 0, None))
@@ -118,7 +118,7 @@ def unresidual(rows: Rows) -> Others:
 
 
 def as_before(rows: Rows) -> Others:
-    """Return the others that lean to what was drawn after the same text."""
+    """Return the distributions that lean to what was drawn after the same text."""
     seen, weights = rows.seen[:, None], WEIGHTS[:, None]
     total = seen.sum(-1, keepdims=True) + weights
     return (seen + weights * rows.target[:, None]) / total

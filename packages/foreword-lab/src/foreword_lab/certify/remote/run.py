@@ -81,7 +81,7 @@ def certify_server(
     server = Server.at(url, key, model)
     clock = Clock.of(minutes, note, quick=quick)
     named = sources(server, seed, quick=quick)
-    # first: how rounding is told from faults depends on it
+    # first: whether a difference of texts is rounding depends on it
     drafter = None if draft is None else _drafter(draft)
     run = Run(server, named, seed, drafter, draft or ANSWERS)
     sampled = partial(_sampled, run, clock)

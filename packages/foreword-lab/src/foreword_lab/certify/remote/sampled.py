@@ -131,7 +131,6 @@ def sampled_check(
     until: float,
 ) -> Check:
     """Return whether tokens have the distributions that the server states."""
-    name = "sampled tokens"
     started = clock.spent
     ledger = Ledger(len(run.sources), drafted=run.drafter is not None)
     for turn in count():
@@ -145,16 +144,25 @@ def sampled_check(
             break
     if not ledger.tokens:
         what = "no answer has a token with a distribution"
-        return Check(name, "cannot say", what)
-    evidence = _evidence(run, ledger)
+        return Check("sampled tokens", "cannot say", what)
+    return outcome(ledger, "of the server", _evidence(run, ledger))
+
+
+def outcome(
+    ledger: Ledger,
+    source: str,
+    evidence: dict[str, Any],
+) -> Check:
+    """Return what the bets on sampled tokens say; `source`: of what."""
+    name, count = "sampled tokens", f"{ledger.tokens:,} tokens {source}"
     if ledger.differs:
         effect = ledger.best.described(ledger.tokens)
-        what = f"{ledger.tokens:,} tokens are drawn otherwise, {effect}"
+        what = f"{count} are drawn otherwise, {effect}"
         return Check(name, "differs", what, evidence)
     bound = ledger.finds()
     what = (
-        f"{ledger.tokens:,} tokens; a total variation of {bound:.3f} would have been "
-        f"found with probability {POWER:g}"
+        f"{count}; a total variation of {bound:.3f} would have been found with "
+        f"probability {POWER:g}"
     )
     if bound > COARSE:
         return Check(name, "cannot say", what, evidence)
