@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -42,6 +44,7 @@ def test_fault_is_exit_code_1(here, monkeypatch, meddling) -> None:
     assert "same text: meddling" in faults
 
 
+@pytest.mark.slow
 def test_server_is_certified_by_its_address(here, server: Running) -> None:
     with broken(server.url, IgnoresSeed()) as url:
         done = here("certify", "--quick", "--url", url, "--json", "-")
@@ -51,6 +54,33 @@ def test_server_is_certified_by_its_address(here, server: Running) -> None:
     status = {one["name"]: one["status"] for one in found["checks"]}
     assert status["the seed is honoured: completions"] == "differs"
     assert status["the seed is honoured: chat"] == "consistent"
+
+
+ALONE = """
+import sys
+sys.modules.update(dict.fromkeys(("foreword", "torch", "transformers")))
+from foreword_lab.__main__ import main
+main()
+"""
+
+
+def ran(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_server_is_certified_without_torch(server: Running, tmp_path) -> None:
+    file, report = tmp_path / "proof.json", tmp_path / "proof.html"
+    outputs = *("--json", str(file)), *("--report", str(report))
+    with broken(server.url, IgnoresSeed()) as url:
+        command = [sys.executable, "-c", ALONE, "certify", "--quick", "--url", url]
+        done = ran(*command, *outputs)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip().splitlines()[-1].startswith("Differs: ")
+    assert json.loads(file.read_text(encoding="utf-8"))["status"] == "differs"
+    assert "the seed is honoured" in report.read_text(encoding="utf-8")
+    gone = ran(*command)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert "cannot reach" in gone.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from foreword_lab.certify.betting.differences import (
     families,
     learned,
     lenient,
+    same_noise,
     tilted,
     warmth,
 )
@@ -75,6 +76,24 @@ def test_other_tokens_stay_the_last_cell_in_rows_of_different_sizes() -> None:
     assert batch.target[:, -1].min() > 0
     assert (batch.target[np.arange(50), batch.drawn] > 0).all()
     np.testing.assert_allclose(batch.target.sum(1), 1)
+
+
+def test_residual_with_the_noise_of_its_draft_token_is_as_simulated() -> None:
+    batch = rows(3, 6)
+    others = same_noise(batch)[:, 0]
+    dice = np.random.default_rng(7)
+    shape = (60_000, batch.target.shape[1])
+    for target, draft, expected in zip(batch.target, batch.draft, others, strict=True):
+        with np.errstate(divide="ignore"):
+            logs = np.log(draft), np.log(np.clip(target - draft, 0, None))
+        noise = dice.gumbel(size=shape)
+        drafted, residual = ((one + noise).argmax(1) for one in logs)
+        takes = dice.random(len(noise)) * draft[drafted] < target[drafted]
+        counts = np.bincount(np.where(takes, drafted, residual), minlength=shape[1])
+        drawn = counts / len(noise)
+        assert np.abs(drawn - expected).sum() / 2 < 0.006
+        # else the draft's noise would make no difference here
+        assert np.abs(drawn - target).sum() / 2 > 0.012
 
 
 @pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.slow)])

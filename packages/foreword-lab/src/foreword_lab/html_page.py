@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from foreword.files import atomic_file, check_writable, room
-
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content-Security-Policy: the file loads nothing, and markup in texts does nothing."""
 STYLE = """
@@ -50,6 +48,9 @@ def table(heads: Sequence[str], rows: Iterable[str]) -> str:
 
 def write(file: Path, text: str) -> None:
     """Write a file whole or not at all. Raises InvalidRequest if it cannot be."""
+    # the pages themselves need no other package
+    from foreword.files import atomic_file, check_writable, room
+
     check_writable(file)
     with room(file), atomic_file(file) as partial:
         partial.write_text(text, encoding="utf-8")

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 from typing import Any, Literal
 
-from foreword.version import VERSION
 from foreword_lab.certify.clock import Clock
 from foreword_lab.html_page import document, elements, table, write
 
@@ -27,6 +27,8 @@ MEANINGS: dict[Status, str] = {
     "differs": "A fault.",
 }
 """A sentence for each status."""
+CODES = {"consistent": 0, "differs": 1, "cannot say": 2}
+"""Exit codes of the verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ class Certificate:
         """
         date = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = round(clock.spent, 1)
-        used = versions or {"foreword": VERSION, "python": python_version()}
+        used = versions or {
+            "foreword": version("foreword-lab"),
+            "python": python_version(),
+        }
         return cls(subject, date, seed, seconds, machine or {}, used, tuple(checks))
 
     @property

@@ -14,14 +14,13 @@ from foreword.cli.common.early import STDOUT
 from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.cli.common.tables import BARE, Column, Table, name_column
+from foreword.errors import InvalidRequest
 from foreword.options import ModelOptions, keywords
 
 if TYPE_CHECKING:
     from foreword_lab.certify.report import Certificate, Check
 
 STYLES = {"consistent": "green", "differs": "bold red", "numerics": "yellow"}
-CODES = {"consistent": 0, "differs": 1, "cannot say": 2}
-"""Exit codes of the verdicts."""
 RUN = "Certificate"
 BOTH = (
     "certify a model and a server at once: '--url' names a server. Leave out the "
@@ -112,11 +111,15 @@ def certify(
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
+            from foreword_lab.certify.remote.client import Unreachable
             from foreword_lab.certify.remote.run import certify_server
 
             here = next(iter(draft or ()), None)
             named = dict(key=key, model=model, draft=here)
-            result = certify_server(url, note=progress, **named, **run)
+            try:
+                result = certify_server(url, note=progress, **named, **run)
+            except Unreachable as error:
+                raise InvalidRequest(str(error)) from error
         else:
             from foreword_lab.certify.run import CertifyOptions
             from foreword_lab.certify.run import certify as certify_pair
@@ -124,6 +127,8 @@ def certify(
             pair = dict(drafts=tuple(draft or ()), methods=tuple(method or ()))
             settings = CertifyOptions(target=target, **pair, **run, **keywords(loading))
             result = certify_pair(settings, progress)
+    from foreword_lab.certify.report import CODES
+
     _write(result, json_, report)
     raise typer.Exit(CODES[result.status])
 

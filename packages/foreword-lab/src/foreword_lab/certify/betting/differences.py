@@ -117,6 +117,31 @@ def unresidual(rows: Rows) -> Others:
     return _completed(np.minimum(rows.draft, rows.target)[:, None], rows.target)
 
 
+def same_noise(rows: Rows) -> Others:
+    """Return the distribution of a residual r that is drawn with the noise g of the
+    refused draft token, as vLLM did (vllm#54282): argmax(log r + g), where log q + g
+    was largest at a token without a residual.
+
+    With e = exp(-g) the drawn token is argmin(e / r). An exponential e has no memory:
+    of a token y, e / r comes E / r_y after t q_y / r_y, with E and t, the least e / q,
+    exponential. `hazard` t is the sum of the rates until the next token can come.
+    """
+    rest = np.clip(rows.target - rows.draft, 0, None)
+    starts = rows.draft / np.maximum(rest, FLOOR)
+    order = np.argsort(starts, 1)
+    rates = np.take_along_axis(rest, order, 1)
+    total = np.maximum(np.cumsum(rates, 1), FLOOR)
+    waits = np.diff(np.take_along_axis(starts, order, 1), axis=1)
+    hazard = np.cumsum(total[:, :-1] * waits, 1)
+    # the mean of exp(-hazard t) over t: nothing has come until then
+    still = np.pad(1 / (1 + hazard), ((0, 0), (1, 1)), constant_values=(1, 0))
+    times = -np.diff(still, axis=1) / total
+    after = np.cumsum(times[:, ::-1], 1)[:, ::-1]
+    residual = np.empty_like(rates)
+    np.put_along_axis(residual, order, rates * after, 1)
+    return _completed(np.minimum(rows.draft, rows.target)[:, None], residual)
+
+
 def as_before(rows: Rows) -> Others:
     """Return the distributions that lean to what was drawn after the same text."""
     seen, weights = rows.seen[:, None], WEIGHTS[:, None]
@@ -169,6 +194,7 @@ def families(*, drafted: bool) -> list[list[Difference]]:
             ("unverified draft tokens", unverified, len(SHARES)),
             ("draft tokens, by lenient acceptance", lenient, len(LENIENCE)),
             ("draft tokens, for want of a residual", unresidual, 1),
+            ("draft tokens, by a residual with their noise", same_noise, 1),
         ],
     ]
 

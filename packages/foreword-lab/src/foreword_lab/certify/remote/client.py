@@ -14,8 +14,6 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
-from foreword.errors import InvalidRequest, ModelError, words
-
 REFUSED = (400, 404, 405, 415, 422, 429, 501)
 """HTTP status codes of a request that the server does not serve."""
 TIMEOUT = 600.0
@@ -24,6 +22,10 @@ QUOTED = 300
 """Characters of an error body that are quoted."""
 
 Body = Mapping[str, Any]
+
+
+class Unreachable(Exception):
+    """The server, its model or a key is not there."""
 
 
 class Unsupported(Exception):
@@ -49,7 +51,7 @@ class Server:
         """Return the server at an address, with or without /v1; without a name, with
         the first model that it lists.
 
-        Raises InvalidRequest if it cannot be reached.
+        Raises Unreachable if it cannot be reached.
         """
         base = url.rstrip("/").removesuffix("/v1") + "/v1"
         proxies = [ProxyHandler({})] if _is_local(base) else []
@@ -61,15 +63,15 @@ class Server:
             models = server.json(f"{base}/models")
             listed = models["data"][0]["id"]
         except (Unsupported, Broken, LookupError, TypeError) as error:
-            raise InvalidRequest(
-                f"cannot find the model of {base}: {words(error)}. Give '--model'"
+            raise Unreachable(
+                f"cannot find the model of {base}: {reason(error)}. Give '--model'"
             ) from error
         return replace(server, model=listed)
 
     def post(self, path: str, body: Body) -> Any:
         """Return the JSON that answers a request.
 
-        Raises Unsupported if it is refused, Broken if the server fails, ModelError if
+        Raises Unsupported if it is refused, Broken if the server fails, Unreachable if
         it is gone.
         """
         named = {"model": self.model, **body}
@@ -96,7 +98,7 @@ class Server:
     def text(self, url: str) -> str:
         """Return the text of an address of the server.
 
-        Raises Unsupported, Broken or ModelError as `post` does.
+        Raises Unsupported, Broken or Unreachable as `post` does.
         """
         return self._read(url).decode(errors="replace")
 
@@ -112,17 +114,23 @@ class Server:
         except HTTPError as error:
             raise _refusal(error, url) from error
         except (URLError, OSError, HTTPException) as error:
-            raise ModelError(
-                f"cannot reach {url}: {words(error)}. Check the address and that the "
+            raise Unreachable(
+                f"cannot reach {url}: {reason(error)}. Check the address and that the "
                 "server runs"
             ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error, to quote it, or its class name."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(" .:!")
 
 
 def _refusal(error: HTTPError, url: str) -> Exception:
     said = error.read().decode(errors="replace")[:QUOTED]
     what = f"{url} answers with status {error.code}: {said}"
     if error.code in (401, 403):
-        return InvalidRequest(f"cannot use {what}. Give '--key'")
+        return Unreachable(f"cannot use {what}. Give '--key'")
     if error.code in REFUSED:
         return Unsupported(what)
     return Broken(what)

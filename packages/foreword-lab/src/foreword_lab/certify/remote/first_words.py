@@ -1,14 +1,16 @@
-"""First words with and without drafting, where a server states no log-probabilities."""
+"""First words with drafting against first words without, from a server that states no
+log-probabilities.
+"""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
 
-from foreword_lab.bench.stats import (
-    LEVEL,
-    Fit,
-    confirmed,
-    homogeneity,
+from foreword_lab.certify.betting.wealth import (
+    ERROR,
+    POWER,
+    enough,
 )
+from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote.ask import (
     TOPICS,
     Endpoint,
@@ -22,69 +24,109 @@ from foreword_lab.certify.remote.same_text import (
     accepted,
     without_drafting,
 )
-from foreword_lab.certify.remote.sampled import BATCH
+from foreword_lab.certify.remote.sampled import (
+    BATCH,
+    COARSE,
+)
 from foreword_lab.certify.remote.source import sampling
 from foreword_lab.certify.report import Check
 
-WORDS = 160
-"""Requests. Samples of a first word with drafting, and as many without."""
-SECOND = 2**20
-"""Distance of the seeds of samples that are drawn again."""
+LEAST, MOST = 160, 20_000
+"""Pairs of a word with drafting and one without."""
+WORD = 3
+"""Tokens. A word may have several."""
+PRIOR = 0.5
+"""Words. Weight of each word before it was drawn (Krichevsky and Trofimov 1981)."""
+
+
+class Words:
+    """A bet on which word of a pair came with drafting.
+
+    If both have one distribution, it is either one with probability 1/2, whatever the
+    two words are, so the wealth is an e-process.
+    """
+
+    def __init__(self) -> None:
+        self.pairs = 0
+        self.log_wealth = 0.0
+        self.highest = 0.0
+        self._drafted = Counter[str]()
+        self._plain = Counter[str]()
+
+    def take(self, drafted: str, plain: str) -> None:
+        """Bet on a pair by the words so far, then count it."""
+        as_drawn = self._weight(drafted, plain)
+        swapped = self._weight(plain, drafted)
+        self.log_wealth += math.log(2 * as_drawn / (as_drawn + swapped))
+        self.highest = max(self.highest, self.log_wealth)
+        self.pairs += 1
+        self._drafted[drafted] += 1
+        self._plain[plain] += 1
+
+    def _weight(self, drafted: str, plain: str) -> float:
+        return (self._drafted[drafted] + PRIOR) * (self._plain[plain] + PRIOR)
+
+    @property
+    def differs(self) -> bool:
+        """Whether words are drawn otherwise: wrong of at most ERROR of servers."""
+        return self.highest >= math.log(1 / ERROR)
+
+    @property
+    def finds(self) -> float:
+        """Total variation d of words that is found with probability POWER.
+
+        A pair is worth at least d^2 / (1 + d^2) nats, by Pinsker's inequality for
+        whether a word is likelier with drafting. Learning the frequencies costs what
+        equal ones lose; twice that, as by simulation once is too little for 200 words.
+        """
+        learning = 2 * max(0.0, -self.log_wealth)
+        nats = enough(math.log(1 / ERROR) + learning) / max(self.pairs, 1)
+        return math.sqrt(nats / (1 - nats)) if nats < 0.5 else 1.0
 
 
 def words_check(
-    server: Server, endpoint: Endpoint, temperature: float, seed: int
+    server: Server,
+    endpoint: Endpoint,
+    clock: Clock,
+    until: float,
+    seed: int,
 ) -> Check:
-    """Return whether first words are as frequent with drafting as without.
+    """Return whether first words are as frequent with drafting as without; `until`:
+    share of the time.
 
     Raises Unsupported where drafting cannot be turned off.
     """
-    name = f"first words with and without drafting: {endpoint}, {temperature:g}"
-
-    def compare(turn: int) -> Fit:
-        rows = []
-        for is_plain in (False, True):
-            first = seed + turn * SECOND + is_plain * WORDS
-            sent = _asked(endpoint, first, temperature, is_plain=is_plain)
-            rows.append(Counter(_first_words(server, sent)))
-        cells = [*(rows[0] | rows[1])]
-        return homogeneity(*([row[cell] for cell in cells] for row in rows))
-
-    accepted(server.post(*_asked(endpoint, seed, temperature, is_plain=True)[0]))
-    first, again = confirmed(compare)
+    name = f"first words with and without drafting: {endpoint}"
+    accepted(server.post(*without_drafting(_asked(endpoint, seed))))
+    words = Words()
+    while words.pairs < LEAST or (words.pairs < MOST and clock.before(until)):
+        first = seed + 2 * words.pairs
+        sent = [_asked(endpoint, first + at) for at in range(BATCH)]
+        sent[1::2] = map(without_drafting, sent[1::2])
+        texts = map(text_of, server.at_once(sent))
+        drawn = ["".join(text.split()[:1]) for text in texts]
+        for drafted, plain in zip(drawn[::2], drawn[1::2], strict=True):
+            words.take(drafted, plain)
+        clock.tell(f"first words, {words.pairs:,}")
+        if words.differs:
+            break
+    bound = words.finds
     evidence = {
-        "samples": 2 * WORDS,
-        "p-value": first.p_value,
-        "p-value of new samples": again and again.p_value,
+        "pairs of words": words.pairs,
+        "largest log wealth": round(words.highest, 2),
+        "probability of accusing an honest server": ERROR,
     }
-    if again is not None and again.p_value < LEVEL:
+    if words.differs:
         return Check(name, "differs", "words are drawn otherwise", evidence)
-    if first.cells < 2:
-        return Check(name, "cannot say", "there is one likely word only", evidence)
-    what = f"{2 * WORDS} words; a total variation of {first.detects:.2f} would show"
-    return Check(name, "consistent", what, evidence, first.detects)
+    what = (
+        f"{words.pairs:,} pairs; a total variation of {bound:.2f} would have been "
+        f"found with probability {POWER:g}"
+    )
+    if bound > COARSE:
+        return Check(name, "cannot say", what, evidence)
+    return Check(name, "consistent", what, evidence, bound)
 
 
-def _asked(
-    endpoint: Endpoint, first: int, temperature: float, *, is_plain: bool
-) -> list[Sent]:
-    """Return WORDS requests for a first word, with seeds of their own."""
-    sent = []
-    for seed in range(first, first + WORDS):
-        # a word may have several tokens
-        parameters = sampling(seed, temperature, 3)
-        query = request(endpoint, prompt(TOPICS[0]), **parameters)
-        sent.append(without_drafting(query) if is_plain else query)
-    return sent
-
-
-def _first_words(
-    server: Server,
-    sent: Sequence[Sent],
-) -> list[str]:
-    """Return the first word of each answer, cut off if it is long."""
-    words = []
-    for start in range(0, len(sent), BATCH):
-        answers = server.at_once(sent[start : start + BATCH])
-        words += [text_of(one).split()[:1] for one in answers]
-    return ["".join(word) for word in words]
+def _asked(endpoint: Endpoint, seed: int) -> Sent:
+    parameters = sampling(seed, 1.0, WORD)
+    return request(endpoint, prompt(TOPICS[0]), **parameters)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from foreword.errors import words
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote.ask import PATHS
 from foreword_lab.certify.remote.client import (
     Broken,
     Server,
     Unsupported,
+    reason,
 )
 from foreword_lab.certify.remote.first_words import (
     words_check,
@@ -28,6 +28,7 @@ from foreword_lab.certify.remote.parameters import (
     length_check,
     stop_check,
 )
+from foreword_lab.certify.remote.penalties import penalty_check
 from foreword_lab.certify.remote.same_text import (
     beside_check,
     drafting_check,
@@ -75,8 +76,7 @@ def certify_server(
 
     draft: a draft model that runs here, by which tokens are ordered.
 
-    Raises InvalidRequest or ModelError if the server cannot be reached, or the draft
-    model cannot be loaded.
+    Raises Unreachable, or ModelError if the draft model cannot be loaded.
     """
     server = Server.at(url, key, model)
     clock = Clock.of(minutes, note, quick=quick)
@@ -103,11 +103,13 @@ def _outcome(
     try:
         return check()
     except Unsupported as error:
-        return Check(name, "cannot say", words(error))
+        return Check(name, "cannot say", reason(error))
     except Broken as error:
-        return Check(name, "differs", words(error))
+        return Check(name, "differs", reason(error))
     except (LookupError, TypeError, AttributeError) as error:
-        return Check(name, "cannot say", f"an answer is not understood: {words(error)}")
+        return Check(
+            name, "cannot say", f"an answer is not understood: {reason(error)}"
+        )
 
 
 def _texts(server: Server, first: int, clock: Clock) -> Iterator[Asked]:
@@ -137,6 +139,9 @@ def _parameters(server: Server, seed: int, named: list[Source]) -> Iterator[Aske
         for name in FILTERS:
             check = partial(filter_check, server, source, name, seed)
             yield f"{name}: {endpoint}", check
+        # a chat's template has words of its own, and some servers count them
+        if endpoint == "completions":
+            yield "penalties: completions", partial(penalty_check, server, source)
         yield f"bias: {endpoint}", partial(bias_check, server, endpoint, seed)
 
 
@@ -145,9 +150,9 @@ def _sampled(run: Run, clock: Clock) -> Check:
     if run.sources:
         return sampled_check(run, clock, SAMPLING)
     try:
-        return words_check(run.server, "chat", 1.0, run.seed)
+        return words_check(run.server, "chat", clock, SAMPLING, run.seed)
     except Unsupported:
-        return words_check(run.server, "completions", 1.0, run.seed)
+        return words_check(run.server, "completions", clock, SAMPLING, run.seed)
 
 
 def _drafter(name: str) -> Drafter:

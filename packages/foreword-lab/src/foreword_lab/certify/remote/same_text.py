@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foreword.registry import PLAIN
 from foreword_lab.certify.remote.ask import (
     ROUNDING,
     TOPICS,
@@ -38,6 +37,8 @@ BESIDE = 8
 """Requests. Sent at once."""
 SHOWN = 3
 """Differences that a report lists."""
+PLAIN = "none"
+"""Method of Foreword that drafts nothing."""
 FAR = 0.3
 """Share of the shorter text that two texts have in common, on average: below, they are
 other draws; rounding makes some texts part later.
