@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from foreword.hf import disable, enable, generate, pure
     from foreword.hindsight.whatif import what_if
+    from foreword.notebook import show
     from foreword.recording import Recording
     from foreword.speech.options import Segment, Transcript
     from foreword.types import (
@@ -38,6 +39,7 @@ _NAMES = {
     "recording": "Recording",
     "speech.options": "Segment Transcript",
     "hindsight.whatif": "what_if",
+    "notebook": "show",
     "hf": "disable enable generate pure",
     "errors": (
         "ForewordError InvalidRequest ModelError UnknownMethod VocabularyMismatch"
@@ -67,6 +69,7 @@ __all__ = [
     "enable",
     "generate",
     "pure",
+    "show",
     "what_if",
 ]
 

@@ -331,4 +331,6 @@ def completed(request: Request, deltas: Sequence[Delta], method: str) -> Complet
         rounds=[delta.round for delta in deltas if delta.round]
         if request.params.trace
         else None,
+        pieces=tuple(piece for delta in deltas for piece in delta.pieces),
+        origins=tuple(origin for delta in deltas for origin in delta.origins),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from foreword.errors import InvalidRequest
 from foreword.files import atomic_file, check_writable, room
 from foreword.recording.reading import Wrong, parsed, plain_json
+from foreword.types.markup import answer_html
 from foreword.types.round import Round, short
 
 if TYPE_CHECKING:
@@ -167,6 +168,20 @@ class Recording:
         return json.dumps(
             asdict(self), ensure_ascii=False, allow_nan=False, separators=(",", ":")
         )
+
+    def _repr_html_(self) -> str:
+        """Return the answer with the origins of its tokens, as a notebook shows it."""
+        pieces = [
+            (piece, "accepted" if at < len(one.accepted) else "bonus")
+            for one in self.rounds
+            for at, piece in enumerate(one.pieces)
+        ]
+        totals = self.totals
+        facts = (
+            f"{self.method}: {totals.tokens} tokens in {totals.rounds} rounds, "
+            f"{totals.acceptance:.0%} of {totals.drafted} draft tokens accepted"
+        )
+        return answer_html(pieces, facts)
 
     def write(self, file: str | Path) -> None:
         """Write a file; it appears complete or not at all.

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foreword.types.draft import DraftTree
+from foreword.types.markup import answer_html
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
 from foreword.types.source import Source
@@ -356,3 +357,13 @@ class Completion:
     stop_reason: StopReason = None
     rounds: list[Round] | None = None
     """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""
+    pieces: tuple[str, ...] = field(default=(), repr=False)
+    """The text, one piece a token, perhaps empty."""
+    origins: tuple[Origin, ...] = field(default=(), repr=False)
+    """One for each token."""
+
+    def _repr_html_(self) -> str:
+        """Return the answer with the origins of its tokens, as a notebook shows it."""
+        stats = self.stats
+        facts = f"{stats.tokens} tokens, {stats.tokens_per_pass:.2f} per pass"
+        return answer_html(zip(self.pieces, self.origins, strict=True), facts)
