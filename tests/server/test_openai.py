@@ -99,6 +99,8 @@ def test_every_method_and_batch_give_the_same_text(server):
         {"extra_body": {"speculative": {"method": "ngram", "nodes": "auto"}}},
         {"model": "default"},
         {"extra_body": {"speculative": {"budget": "svip"}}},
+        {"extra_body": {"speculative.n_max": 3, "speculative.n_min": 1}},
+        {"extra_body": {"speculative.n_max": 0}},
     ]
 
     async def ask() -> list[openai.types.chat.ChatCompletion]:
@@ -112,6 +114,8 @@ def test_every_method_and_batch_give_the_same_text(server):
     assert drafted[0]["num_draft_tokens"] == 0
     assert drafted[0]["off"]["reason"] == "method"
     assert drafted[2]["num_accepted_draft_tokens"] > 0
+    assert drafted[-2]["num_accepted_draft_tokens"] > 0
+    assert drafted[-1]["off"]["reason"] == "method"
     assert [counts["method"] for counts in drafted[:3]] == ["none", "suffix", "lm"]
 
 
@@ -270,6 +274,7 @@ def test_logit_bias_forbids_a_token(client, llm):
         ({"logit_bias": {"abc": 1}}, "logit_bias"),
         ({"extra_body": {"speculative": {"method": "magic"}}}, "magic"),
         ({"extra_body": {"speculative": {"width": 3}}}, "width"),
+        ({"extra_body": {"speculative.n_max": "many"}}, "nodes"),
         ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
         ({"extra_body": {"messages": []}}, "messages"),
         ({"extra_body": {"messages": [{"role": "user", "content": 5}]}}, "content"),
@@ -296,6 +301,8 @@ def test_unknown_fields_are_ignored_and_unknown_models_are_not(client):
     for name in ("llama", "gpt-5"):
         with pytest.raises(openai.NotFoundError, match=r"'foreword-family'.*any-model"):
             chat(client, QUESTION, model=name)
+    with pytest.raises(openai.NotFoundError, match="this server writes text"):
+        client.embeddings.create(model="foreword-family", input="a river")
     with pytest.raises(openai.NotFoundError, match="ngrm"):
         chat(client, QUESTION, model="foreword-family:ngrm")
 

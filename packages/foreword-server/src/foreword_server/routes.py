@@ -104,6 +104,9 @@ ROUTES = (
 DIALECTS = tuple(route.path for route in ROUTES if route.operation)
 """Paths that answer in a dialect; lines of batches name them."""
 UNKNOWN = Route("")
+WRITES = "this server writes text. Ask a server of a model for that"
+ELSEWHERE = dict.fromkeys(("/v1/embeddings", "/v1/rerank", "/v1/moderations"), WRITES)
+"""Paths of other kinds of models, and why no route takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,8 @@ def decided(
     route = next((one for one in routes if method in one.methods), None)
     refusal = None
     if not routes:
-        refusal = ApiError(404, f"cannot find {path}: no such path")
+        reason = ELSEWHERE.get(path, "no such path")
+        refusal = ApiError(404, f"cannot find {path}: {reason}")
     elif route is None:
         allow = ", ".join(sorted({name for one in routes for name in one.methods}))
         refusal = ApiError(

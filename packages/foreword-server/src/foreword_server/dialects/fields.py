@@ -5,7 +5,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from foreword.errors import InvalidRequest
 from foreword.registry import BUDGETS
@@ -212,6 +218,21 @@ class Sampled(Body):
         "priority",
     )
     """Fields that are sampling parameters of the same name."""
+    N_MAX: ClassVar[str] = "speculative.n_max"
+    """llama.cpp's number of draft tokens; its n_min and p_min are ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _llama_cpp(cls, body: Any) -> Any:
+        """Read llama.cpp's number of draft tokens, where 0 drafts nothing."""
+        if not isinstance(body, dict) or cls.N_MAX not in body:
+            return body
+        chosen = body.get("speculative") or {}
+        if not isinstance(chosen, dict):
+            return body
+        most = body[cls.N_MAX]
+        named = {"nodes": most} if most else {"method": "none"}
+        return {**body, "speculative": {**named, **chosen}}
 
     def sampling(self, **rest: Any) -> dict[str, Any]:
         """Return the keyword arguments of SamplingParams; `rest` are the arguments that
