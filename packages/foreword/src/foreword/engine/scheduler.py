@@ -111,8 +111,7 @@ class Scheduler:
             if not request.cached:
                 begin(request)
             read = min(_pending(request), left)
-            if read > 1:
-                read = _uncut(request, read, full=left == most)
+            read = _uncut(request, read, full=left == most)
             reads[request.id] = read
             left = max(0, left - read)
         return reads
