@@ -57,7 +57,12 @@ def test_cheat_is_found_without_a_drafter(scores, monkeypatch, cheat) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cheat", [draws.no_residual, draws.lenient, draws.one_for_many, draws.warmer]
+    "cheat",
+    [
+        *(draws.no_residual, draws.lenient, draws.one_for_many, draws.warmer),
+        *(draws.retried, draws.above),
+    ],
+    ids=lambda one: one.__name__,
 )
 def test_subtle_cheat_is_found_in_a_minute(scores, local, monkeypatch, cheat) -> None:
     monkeypatch.setattr(sampled, "LEAST", MINUTE)

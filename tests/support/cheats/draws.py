@@ -124,3 +124,20 @@ def unrepeated(at: Place) -> int:
     """Draw at the temperature, and once more if the token is the likeliest."""
     token = honest(at)
     return honest(at) if token == best(at.logits) else token
+
+
+def retried(at: Place) -> int:
+    """After a rejection, try a second draft token against the whole target again."""
+    if not at.temperature:
+        return honest(at)
+    token = at.drawn(at.draft)
+    is_taken = at.dice.random() < at.target[token] / at.draft[token]
+    return token if is_taken else lossless(at)
+
+
+def above(at: Place) -> int:
+    """Draw from tokens with a fiftieth of the largest probability or more."""
+    if not at.temperature:
+        return honest(at)
+    target = np.where(at.target < at.target.max() / 50, 0, at.target)
+    return at.drawn(target / target.sum())
