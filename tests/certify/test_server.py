@@ -24,7 +24,7 @@ from foreword_lab.certify.remote.parameters import (
     length_check,
     stop_check,
 )
-from foreword_lab.certify.remote.run import certify_server
+from foreword_lab.certify.remote.run import certify_server, outcomes
 from foreword_lab.certify.remote.sampled import Run, sampled_check
 from foreword_lab.certify.remote.source import sources
 from foreword_lab.certify.remote.texts import known
@@ -146,9 +146,7 @@ def test_margin_is_that_of_the_token_where_texts_part(server, fault, is_known) -
 
 
 @pytest.mark.parametrize("check", ["drafting", "words"])
-def test_drafting_that_no_request_turns_off_is_no_fault(
-    server, check
-) -> None:
+def test_drafting_that_no_request_turns_off_is_no_fault(server, check) -> None:
     with (
         broken_servers.broken(server.url, broken_servers.DraftsAlways()) as url,
         pytest.raises(Unsupported, match="although drafting was turned off"),
@@ -222,6 +220,19 @@ def test_server_that_is_gone_is_an_error(server: Running) -> None:
         gone = url
     with pytest.raises(Unreachable, match="cannot reach"):
         Server.at(gone)
+
+
+def test_what_was_found_is_kept_where_the_server_goes_away() -> None:
+    def gone() -> Check:
+        raise Unreachable("cannot reach the server")
+
+    asked = [("first", lambda: Check("first", "differs", "")), ("gone", gone)]
+    found = outcomes([*asked, ("never asked", gone)], ONCE)
+    named = [(one.name, one.status, one.what) for one in found]
+    assert named == [
+        ("first", "differs", ""),
+        ("gone", "cannot say", "cannot reach the server"),
+    ]
 
 
 def test_server_that_wants_a_key_is_an_error(server: Running) -> None:
