@@ -140,9 +140,9 @@ class DraftsUnlisted(Fault):
 
     def answered(self, path: str, body: Body, answer: Body) -> Body:
         table = answer["choices"][0].get("logprobs") or {}
-        for entry in (table.get("content") or [])[1:]:
+        for entry in (table.get("content") or [])[1:-1]:
             entry.update(logprob=0.0, top_logprobs=[])
-        for listed in (table.get("top_logprobs") or [])[1:]:
+        for listed in (table.get("top_logprobs") or [])[1:-1]:
             listed.clear()
         return answer
 
