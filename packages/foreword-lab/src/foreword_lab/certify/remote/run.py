@@ -77,7 +77,8 @@ def certify_server(
 
     draft: a draft model that runs here, by which tokens are ordered.
 
-    Raises Unreachable before tokens were sampled, or ModelError if the draft model cannot be loaded.
+    Raises Unreachable before tokens were sampled, or ModelError if the draft model
+    cannot be loaded.
     """
     server = Server.at(url, key, model)
     clock = Clock.of(minutes, note, quick=quick)
