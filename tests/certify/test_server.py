@@ -7,14 +7,16 @@ import pytest
 import broken_servers
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote import same_text
-from foreword_lab.certify.remote.ask import scored
+from foreword_lab.certify.remote.ask import margin, prompt, request, scored, text_of
 from foreword_lab.certify.remote.client import (
     Broken,
     Server,
     Unreachable,
+    Unsupported,
 )
 from foreword_lab.certify.remote.first_words import LEAST, words_check
 from foreword_lab.certify.remote.forms import call_check, schema_check
+from foreword_lab.certify.remote.greedy import greedy_check
 from foreword_lab.certify.remote.parameters import (
     FILTERS,
     bias_check,
@@ -22,9 +24,10 @@ from foreword_lab.certify.remote.parameters import (
     length_check,
     stop_check,
 )
-from foreword_lab.certify.remote.run import certify_server
+from foreword_lab.certify.remote.run import certify_server, outcomes
 from foreword_lab.certify.remote.sampled import Run, sampled_check
 from foreword_lab.certify.remote.source import sources
+from foreword_lab.certify.remote.texts import known
 from foreword_lab.certify.report import Check
 from serving import Running
 
@@ -109,6 +112,48 @@ def test_filter_that_a_server_does_not_know_is_no_fault(server, name) -> None:
     assert found.status == "cannot say", found
 
 
+@pytest.mark.parametrize("instead", [True, False])
+def test_listed_tokens_are_known_before_one_is_drawn(instead: bool) -> None:
+    """vLLM lists the drawn token first, instead of the last one or beside it."""
+    vocabulary = [("a", -1.0), ("b", -2.0), *((name, -3.0) for name in "cdef")]
+    seen = set()
+    for drawn in vocabulary:
+        likeliest = [one for one in vocabulary[:4] if one != drawn]
+        answered = [drawn, *likeliest][: 4 if instead else 5]
+        seen.add(known(tuple(sorted(answered, key=lambda one: -one[1])), 4))
+    assert seen == {(("a", -1.0), ("b", -2.0))}
+
+
+def test_drafted_tokens_without_logprobs_are_not_vouched_for(server: Running) -> None:
+    with broken_servers.broken(server.url, broken_servers.DraftsUnlisted()) as url:
+        asked = Server.at(url)
+        (source, *_) = sources(asked, 0, quick=True)
+        for found in (drawn(asked), greedy_check(asked, source)):
+            assert found.status == "cannot say", found
+            assert found.evidence["without log-probabilities"] > 50
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_known"),
+    [(broken_servers.Fault, True), (broken_servers.DraftsUnlisted, False)],
+)
+def test_margin_is_that_of_the_token_where_texts_part(server, fault, is_known) -> None:
+    query = request("completions", prompt("bread"), temperature=0, max_tokens=8)
+    with broken_servers.broken(server.url, fault()) as url:
+        text = text_of(Server.at(url).post(*query))
+        found = margin(Server.at(url), query, (text, text[:8]))
+    assert (found is not None) == is_known
+
+
+@pytest.mark.parametrize("check", ["drafting", "words"])
+def test_drafting_that_no_request_turns_off_is_no_fault(server, check) -> None:
+    with (
+        broken_servers.broken(server.url, broken_servers.DraftsAlways()) as url,
+        pytest.raises(Unsupported, match="although drafting was turned off"),
+    ):
+        CHECKS[check](Server.at(url))
+
+
 def test_seed_that_one_endpoint_ignores_is_a_fault(server: Running) -> None:
     """Ignored on completions and honoured on chat: promised, and not everywhere."""
     with broken_servers.broken(server.url, broken_servers.IgnoresSeed()) as url:
@@ -175,6 +220,19 @@ def test_server_that_is_gone_is_an_error(server: Running) -> None:
         gone = url
     with pytest.raises(Unreachable, match="cannot reach"):
         Server.at(gone)
+
+
+def test_what_was_found_is_kept_where_the_server_goes_away() -> None:
+    def gone() -> Check:
+        raise Unreachable("cannot reach the server")
+
+    asked = [("first", lambda: Check("first", "differs", "")), ("gone", gone)]
+    found = outcomes([*asked, ("never asked", gone)], ONCE)
+    named = [(one.name, one.status, one.what) for one in found]
+    assert named == [
+        ("first", "differs", ""),
+        ("gone", "cannot say", "cannot reach the server"),
+    ]
 
 
 def test_server_that_wants_a_key_is_an_error(server: Running) -> None:

@@ -127,6 +127,26 @@ class DraftsChangeText(Fault):
         return answer if is_plain else changed_text(answer)
 
 
+class DraftsAlways(Fault):
+    """llama-server: no request turns drafting off."""
+
+    def asked(self, path: str, body: Body) -> Body:
+        off = ("speculative", "speculative.n_max")
+        return {name: value for name, value in body.items() if name not in off}
+
+
+class DraftsUnlisted(Fault):
+    """llama-server: drafted tokens come without log-probabilities."""
+
+    def answered(self, path: str, body: Body, answer: Body) -> Body:
+        table = answer["choices"][0].get("logprobs") or {}
+        for entry in (table.get("content") or [])[1:-1]:
+            entry.update(logprob=0.0, top_logprobs=[])
+        for listed in (table.get("top_logprobs") or [])[1:-1]:
+            listed.clear()
+        return answer
+
+
 class OtherTextListed(Fault):
     """Another text where log-probabilities are asked for: those alone are honest."""
 

@@ -129,6 +129,8 @@ class Ledger:
 
     def __init__(self, sources: int = 1, *, drafted: bool = False) -> None:
         self.tokens = 0
+        self.unlisted = 0
+        """Tokens whose distribution is not stated, so they are not bet on."""
         self.highest = 0.0
         """Largest logarithm of the wealth so far."""
         self.bets = [list(_bets(drafted=drafted)) for _ in range(sources)]
@@ -164,9 +166,12 @@ class Ledger:
     def finds(self, planned: float | None = None) -> float:
         """Return the total variation of tokens from which on a difference is found with
         probability POWER, of any kind that is not learned; `planned`: tokens in all.
+        Nothing is found in unlisted tokens.
         """
         tokens = self.tokens
-        return max(bet.finds(tokens, planned or tokens) for bet in self.shared)
+        found = max(bet.finds(tokens, planned or tokens) for bet in self.shared)
+        blind = self.unlisted / max(1, tokens + self.unlisted)
+        return blind + (1 - blind) * found
 
 
 def log_mean(logs: Sequence[float] | Sums) -> float:

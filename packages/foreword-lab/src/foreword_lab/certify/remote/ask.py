@@ -127,7 +127,7 @@ def margin(
     server: Server, query: tuple[str, Body], texts: tuple[str, str]
 ) -> float | None:
     """Return how far the two likeliest tokens lie apart where two greedy texts part, in
-    nats; None if the server does not say.
+    nats; None if the server does not say, of that very token.
     """
     path, body = query
     endpoint: Endpoint = "completions" if path == PATHS["completions"] else "chat"
@@ -140,7 +140,9 @@ def margin(
             continue
         ends = accumulate(len(token.token) for token in tokens)
         for token, end in zip(tokens, ends, strict=True):
-            if end > len(start) and len(token.top) > 1:
+            if end > len(start):
+                if len(token.top) < 2:
+                    return None
                 return token.top[0][1] - token.top[1][1]
     return None
 

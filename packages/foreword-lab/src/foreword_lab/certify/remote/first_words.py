@@ -22,6 +22,7 @@ from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.remote.same_text import (
     Sent,
     accepted,
+    refuse_drafted,
     without_drafting,
 )
 from foreword_lab.certify.remote.sampled import (
@@ -103,7 +104,9 @@ def words_check(
         first = seed + 2 * words.pairs
         sent = [_asked(endpoint, first + at) for at in range(BATCH)]
         sent[1::2] = map(without_drafting, sent[1::2])
-        texts = map(text_of, server.at_once(sent))
+        answers = server.at_once(sent)
+        refuse_drafted(answers[1::2])
+        texts = map(text_of, answers)
         drawn = ["".join(text.split()[:1]) for text in texts]
         for drafted, plain in zip(drawn[::2], drawn[1::2], strict=True):
             words.take(drafted, plain)

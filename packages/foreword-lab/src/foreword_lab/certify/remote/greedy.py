@@ -9,6 +9,7 @@ from foreword_lab.certify.remote.ask import (
     scored,
 )
 from foreword_lab.certify.remote.client import Server
+from foreword_lab.certify.remote.sampled import COARSE
 from foreword_lab.certify.remote.source import Source
 from foreword_lab.certify.report import Check
 
@@ -34,8 +35,10 @@ def greedy_check(server: Server, source: Source) -> Check:
     other = [pair for pair in margins if pair[0] > 0]
     faults = [(margin, token) for margin, token in other if margin > ROUNDING]
     worst = sorted(other, key=lambda pair: -pair[0])[:SHOWN]
+    unlisted = len(drawn) - len(tokens)
     evidence = {
         "tokens": len(tokens),
+        "without log-probabilities": unlisted,
         "not the likeliest": len(other),
         "by more than rounding": len(faults),
         "farthest": [
@@ -51,6 +54,9 @@ def greedy_check(server: Server, source: Source) -> Check:
             f"{worst[0][0]:.2f} nats"
         )
         return Check(name, "differs", what, evidence)
+    if unlisted > COARSE * len(drawn):
+        what = f"{unlisted} of {len(drawn)} tokens have no log-probabilities"
+        return Check(name, "cannot say", what, evidence)
     if other:
         what = f"{len(other)} of {len(tokens)} tokens are not, all within rounding"
         return Check(name, "numerics", what, evidence)

@@ -1,6 +1,6 @@
 """The certificate of a server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from foreword_lab.certify.clock import Clock
@@ -8,6 +8,7 @@ from foreword_lab.certify.remote.ask import PATHS
 from foreword_lab.certify.remote.client import (
     Broken,
     Server,
+    Unreachable,
     Unsupported,
     reason,
 )
@@ -76,7 +77,8 @@ def certify_server(
 
     draft: a draft model that runs here, by which tokens are ordered.
 
-    Raises Unreachable, or ModelError if the draft model cannot be loaded.
+    Raises Unreachable before tokens were sampled, or ModelError if the draft model
+    cannot be loaded.
     """
     server = Server.at(url, key, model)
     clock = Clock.of(minutes, note, quick=quick)
@@ -87,10 +89,24 @@ def certify_server(
     sampled = partial(_sampled, run, clock)
     target = _outcome("sampled tokens", sampled, clock)
     others = *_texts(server, seed, clock), *_parameters(server, seed, named)
-    checks = [_outcome(name, check, clock) for name, check in others]
+    checks = outcomes(others, clock)
     checks = settled(checks, consistent=target.status == "consistent")
     subject = {"server": server.base, "model": server.model}
     return Certificate.of(subject, [target, *checks], seed, clock)
+
+
+def outcomes(asked: Iterable[Asked], clock: Clock) -> list[Check]:
+    """Return the outcomes of checks, up to one in which the server goes away: what was
+    found before is kept.
+    """
+    checks = []
+    for name, check in asked:
+        try:
+            checks.append(_outcome(name, check, clock))
+        except Unreachable as error:
+            checks.append(Check(name, "cannot say", reason(error)))
+            break
+    return checks
 
 
 def _outcome(

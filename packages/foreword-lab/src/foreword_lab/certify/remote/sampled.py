@@ -24,6 +24,7 @@ from foreword_lab.certify.remote.source import Source
 from foreword_lab.certify.remote.texts import (
     Drafts,
     Memory,
+    known,
 )
 from foreword_lab.certify.report import SAMPLES, Check
 
@@ -61,6 +62,8 @@ class Run:
     """Requests and tokens, to be repeated by others."""
     apart: dict[str, list[float]] = field(default_factory=dict)
     """Total variations between drafter and server, by topic."""
+    unlisted: int = 0
+    """Tokens without log-probabilities."""
 
     def source(self, turn: int) -> int:
         """Return the index of a batch's source: the first one every second turn."""
@@ -100,7 +103,8 @@ class Run:
         body: Mapping[str, Any],
         tokens: Sequence[Scored],
     ) -> list[dict[str, Any]]:
-        cut = [replace(one, top=one.top[: source.top]) for one in tokens]
+        cut = [replace(one, top=known(one.top, source.top)) for one in tokens]
+        self.unlisted += sum(not one.top for one in tokens)
         sample = {"endpoint": source.endpoint, "request": dict(body)}
         self.samples.append({**sample, "tokens": [one.token for one in cut]})
         drafts = None
@@ -137,6 +141,7 @@ def sampled_check(
         rows = run.batch(turn)
         if rows:
             ledger.take(Rows.joined(rows), run.source(turn))
+        ledger.unlisted = run.unlisted
         if turn == 0 and rows:
             clock.tell(_beforehand(ledger, clock, started, until))
         clock.tell(f"sampled tokens, {ledger.tokens:,}")
@@ -160,6 +165,11 @@ def outcome(
         what = f"{count} are drawn otherwise, {effect}"
         return Check(name, "differs", what, evidence)
     bound = ledger.finds()
+    if ledger.unlisted:
+        count += (
+            f", and {ledger.unlisted:,} without log-probabilities, which may be the "
+            "drafted ones"
+        )
     what = (
         f"{count}; a total variation of {bound:.3f} would have been found with "
         f"probability {POWER:g}"
@@ -175,7 +185,7 @@ def _is_over(
     clock: Clock,
     until: float,
 ) -> bool:
-    if ledger.tokens < LEAST:
+    if ledger.tokens + ledger.unlisted < LEAST:
         # texts that end at once may never give enough
         return turn >= LEAST // 2
     return ledger.tokens >= MOST or not clock.before(until)
@@ -201,6 +211,7 @@ def _beforehand(
 def _evidence(run: Run, ledger: Ledger) -> dict[str, Any]:
     return {
         "tokens": ledger.tokens,
+        "without log-probabilities": ledger.unlisted,
         "log wealth": round(ledger.log_wealth, 2),
         "largest log wealth": round(ledger.highest, 2),
         "probability of accusing an honest server": ERROR,

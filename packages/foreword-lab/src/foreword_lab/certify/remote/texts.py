@@ -117,6 +117,21 @@ class Memory:
             self.expected[name] += mass
 
 
+def known(
+    top: tuple[tuple[str, float], ...], count: int
+) -> tuple[tuple[str, float], ...]:
+    """Return the listed tokens, likeliest first, that are listed whatever is drawn.
+
+    A server that lists `count` tokens may add the drawn one, or may list it instead of
+    the last one (vLLM's chat). So the last place says nothing, and a token that is as
+    likely as the one before it may be either of two.
+    """
+    if len(top) < count - 1 or count < 2:
+        return top
+    least = top[count - 2][1]
+    return tuple(pair for pair in top if pair[1] > least)
+
+
 def distribution(
     token: Scored, exponent: float, revealed: Mapping[str, float]
 ) -> tuple[list[str], Float[np.ndarray, "cell"], list[str]]:
