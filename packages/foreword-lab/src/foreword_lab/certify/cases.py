@@ -12,7 +12,7 @@ from foreword.types import SamplingParams
 from foreword_lab.certify.remote.forms import CITY
 
 TEXTS = (
-    "one two three four five one two three four five one two three",
+    " ".join(["one two three four five"] * 9),
     "Once upon a time there was a little girl who lived near a forest. One day she",
     "Rivers carry water from the mountains to the sea. " * 6 + "Rivers carry",
     "Q: What is the largest planet?\nA:",
@@ -23,7 +23,7 @@ TEXTS = (
     + "Rivers carry",
 )
 """Prompts of different lengths; some repeat themselves, so that there is something to
-look up, and two begin alike.
+look up, two begin alike for most of a page, and the first goes on into another page.
 """
 SETTINGS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 0.0},

@@ -28,7 +28,7 @@ SETUPS = (
     Setup((TOGETHER, CHUNKED), 2),
     Setup((ALONE,), 4),
     Setup((TOGETHER, PREEMPTED), 8),
-    Setup((TOGETHER, INT8), 4),
+    Setup((TOGETHER, INT8), 8),
     Setup((TOGETHER, ADAPTIVE), None),
     Setup((ALONE, CHUNKED), 8),
     Setup((TOGETHER,), 4),

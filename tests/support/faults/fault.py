@@ -1,0 +1,88 @@
+"""One fault, and the search for it by the certificate."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+import pytest
+
+from foreword import LLM
+from foreword_lab.certify.drafting import Drafting
+from foreword_lab.certify.equality import SameText
+from foreword_lab.certify.run import CertifyOptions, examine
+from foreword_lab.certify.sampling import Sampling
+
+Plant = Callable[[pytest.MonkeyPatch, LLM], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault and how to plant it."""
+
+    plant: Plant
+    methods: tuple[str, ...] = ("lm",)
+    """Methods that meet it, for a short search."""
+    beyond: str = ""
+    """Why the certificate does not find it; empty = it does."""
+    quick: bool = False
+    """Whether a search of it belongs to every run of the tests."""
+    turns: int = 7
+    """Turns of equal texts, within which a short search finds it."""
+
+
+class Found(Exception):  # noqa: N818 - it is what a search wants
+    """A check differs; the search ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """The check that differs first; none if it is empty."""
+
+    check: str
+    seconds: float
+
+
+def search(
+    llm: LLM, draftings: Sequence[Drafting], options: CertifyOptions
+) -> Find:
+    """Run the certificate until a check differs."""
+    began = monotonic()
+    found = ""
+    with pytest.MonkeyPatch.context() as patch, fresh_pages(llm):
+        patch.setattr(SameText, "compare", stopping(SameText.compare))
+        patch.setattr(Sampling, "sample", stopping(Sampling.sample))
+        try:
+            certificate = examine(llm, [*draftings], options)
+            different = [x.name for x in certificate.checks if x.status == "differs"]
+            found = different[0] if different else ""
+        except Found as one:
+            found = str(one)
+    return Find(found, monotonic() - began)
+
+
+def stopping(method: Callable) -> Callable:
+    """Return the method, which then raises if there is a difference."""
+
+    def stopped(self: SameText | Sampling, *given: object) -> None:
+        method(self, *given)
+        check = self.check()
+        if check.status == "differs":
+            raise Found(check.name)
+
+    return stopped
+
+
+@contextmanager
+def fresh_pages(llm: LLM) -> Iterator[None]:
+    """Leave no request and no page of a search behind."""
+    try:
+        yield
+    finally:
+        scheduler = llm.engine.scheduler
+        scheduler.running.clear()
+        scheduler.waiting.clear()
+        backend = llm.target.backend
+        limit = backend.pool.limit
+        backend.use_pool(backend.empty_pool())
+        backend.pool.limit = limit
