@@ -72,7 +72,9 @@ def after_drafts(change: Callable) -> Plant:
             other.params = change(request.params)
             if other.params == request.params or len(logits) == 1:
                 return scores
-            return torch.cat([scores[:1], exact(logits[1:], other, paths and paths[1:])])
+            return torch.cat(
+                [scores[:1], exact(logits[1:], other, paths and paths[1:])]
+            )
 
         patch.setattr(processing, "weights", weights)
 
@@ -106,7 +108,7 @@ DRAW_FAULTS: dict[str, Fault] = {
     "bonus drawn with the uniform of the acceptance": Fault(one_uniform),
     "top_p a tenth low after draft tokens": Fault(after_drafts(narrower)),
     "min_p ignored after draft tokens": Fault(after_drafts(without_min_p)),
-    "penalties that count no draft tokens": Fault(unpenalised),
+    "penalties that count no draft tokens": Fault(unpenalised, methods=("predicted",)),
     "top_k of one token more after draft tokens": Fault(
         after_drafts(one_token_more),
         beyond="the token is drawn about once in a thousand",

@@ -27,11 +27,9 @@ class Fault:
     """Why the certificate does not find it; empty = it does."""
     quick: bool = False
     """Whether a search of it belongs to every run of the tests."""
-    turns: int = 7
-    """Turns of equal texts, within which a short search finds it."""
 
 
-class Found(Exception):  # noqa: N818 - it is what a search wants
+class Found(Exception):
     """A check differs; the search ends."""
 
 
@@ -43,9 +41,7 @@ class Find:
     seconds: float
 
 
-def search(
-    llm: LLM, draftings: Sequence[Drafting], options: CertifyOptions
-) -> Find:
+def search(llm: LLM, draftings: Sequence[Drafting], options: CertifyOptions) -> Find:
     """Run the certificate until a check differs."""
     began = monotonic()
     found = ""

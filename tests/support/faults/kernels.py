@@ -11,7 +11,6 @@ from tempfile import mkdtemp
 import torch
 
 from faults.fault import Fault, Plant
-from foreword.model.executors.native.executor import NativeExecutor
 from foreword.native import forward, layout
 from foreword.native.compiler import SOURCES, compiled
 

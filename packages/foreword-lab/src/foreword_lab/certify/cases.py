@@ -34,8 +34,8 @@ SETTINGS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 1.0, "top_k": 40},
     {"temperature": 1.3, "top_p": 0.95, "top_k": 50},
     {"temperature": 1.0, "min_p": 0.05},
-    {"temperature": 0.0, "repetition_penalty": 1.2},
-    {"temperature": 0.7, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"temperature": 0.0, "repetition_penalty": 1.4},
+    {"temperature": 0.7, "presence_penalty": 1.0, "frequency_penalty": 1.0},
     {"temperature": 0.7, "stop": (".", ",")},
 )
 """Parameters of sampling and of the end. Two turns have all of them."""

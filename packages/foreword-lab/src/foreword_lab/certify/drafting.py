@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from foreword import bundled as bundled_models
 from foreword.api.llm import LLM
 from foreword.budget import policy
-from foreword import bundled as bundled_models
 from foreword.draft import METHODS, Drafter, MethodSpec, default_method, resolved
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.auto import AutoDrafter

@@ -13,6 +13,7 @@ from foreword.options import ModelOptions, keywords
 from foreword.registry import DEFAULT_RULE, PLAIN, RULES
 from foreword.verify import Rule
 from foreword_lab.certify import worlds
+from foreword_lab.certify.bits import bits_check
 from foreword_lab.certify.cases import cases
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.drafting import Drafting, load_all
@@ -80,6 +81,7 @@ def examine(
     clock = Clock.of(options.minutes, note, quick=options.quick)
     checks = [
         *_rules(clock, options.seed),
+        *_bits(llm, clock),
         *_texts(llm, draftings, options, clock),
         *_samples(llm, draftings, options, clock),
     ]
@@ -99,6 +101,11 @@ def examine(
 def _rules(clock: Clock, seed: int) -> list[Check]:
     clock.tell("exact distributions of the rules")
     return [check_rule(name, seed) for name in RULES.own]
+
+
+def _bits(llm: LLM, clock: Clock) -> list[Check]:
+    clock.tell("bits of forwards")
+    return bits_check(llm, quick=clock.is_quick)
 
 
 def _texts(
