@@ -58,13 +58,12 @@ class SameText:
         drafted = outcomes(llm, hinted, speculator, setup.conditions)
         self.failure = speculator.failed or self.failure
         for case, known, outcome in zip(cases, plain, drafted, strict=True):
-            held = [
-                name
-                for name in setup.conditions
-                if name != PREEMPTED or outcome.preempted
-            ]
-            self._count(outcome.answer, [*case.conditions, *held])
-            mismatch = difference(llm, case, known, outcome.answer)
+            answer, preempted = outcome
+            held = [*case.conditions, *setup.conditions]
+            if PREEMPTED in held and not preempted:
+                held.remove(PREEMPTED)
+            self._count(answer, held)
+            mismatch = difference(llm, case, known, answer)
             if mismatch is not None:
                 self.differences.append(mismatch)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from foreword.api.llm import LLM
 from foreword.api.session import completed
@@ -14,6 +13,8 @@ WHOLE, CHUNK = 512, 7
 """Tokens. Read of a prompt in one round: more than any of these prompts, and few enough
 that each takes several rounds.
 """
+Outcome = tuple[Completion, bool]
+"""An answer, and whether its request was preempted."""
 BATCH = 32
 """Sequences. Batch of samples that are drawn together."""
 ROUNDS = 3
@@ -27,14 +28,6 @@ so few pages that some lose theirs and are read again.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One request's answer, and whether it was preempted."""
-
-    answer: Completion
-    preempted: bool
-
-
 def run(
     llm: LLM,
     cases: Sequence[Case],
@@ -44,7 +37,7 @@ def run(
     """Return the completions of the requests; without a speculator, by plain
     decoding.
     """
-    return [one.answer for one in outcomes(llm, cases, speculator, conditions)]
+    return [answer for answer, _ in outcomes(llm, cases, speculator, conditions)]
 
 
 def reference(llm: LLM, cases: Sequence[Case]) -> list[Completion]:
@@ -104,7 +97,7 @@ def _finish(
             if rounds == 0:
                 llm.target.cache_tokens = engine.load.kv_used
     return [
-        Outcome(completed(one, list(one.unread), llm.method), one.id in preempted)
+        (completed(one, list(one.unread), llm.method), one.id in preempted)
         for one in requests
     ]
 

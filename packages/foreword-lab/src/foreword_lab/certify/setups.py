@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from foreword.model import Model
 from foreword.model.executors.native.backend import NativeBackend
+from foreword.model.executors.native.rows import Rows
 from foreword_lab.certify.runs import CHUNKED, PREEMPTED, TOGETHER
 
-ALONE, ADAPTIVE, INT8 = "alone", "adaptive budget", "int8 keys"
+ALONE = "alone"
+ADAPTIVE = "adaptive budget"
+INT8 = "int8 keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,21 @@ def keys_of(target: Model, conditions: Sequence[str]) -> Iterator[None]:
         yield
         return
     held = backend.pool
-    backend.use_pool(backend.empty_pool("int8"))
+    backend.quantize_kv()
     backend.pool.limit = held.limit
     try:
         yield
     finally:
-        backend.use_pool(held)
+        hold_in(backend, held)
+
+
+def hold_in(backend: NativeBackend, pool: Rows) -> None:
+    """Hold keys and values in this pool from now on. No sequence may be open."""
+    model = backend.model
+    backend.pool = pool
+    pool.attach(model.layer[: model.layers])
+    backend.describe(
+        model,
+        backend.words,
+        backend.weight_bytes,
+    )

@@ -231,17 +231,13 @@ class NativeBackend(NativeExecutor):
 
         None may be open.
         """
-        self.use_pool(self.empty_pool("int8"))
-
-    def use_pool(self, pool: Rows) -> None:
-        """Hold the keys and values of sequences opened from now on in this pool.
-
-        None may be open.
-        """
-        pool.prefixes.recurrent = self.pool.prefixes.recurrent
-        pool.spare = self.pool.spare
-        self.pool = pool
-        pool.attach(self.model.layer[: self.model.layers])
+        old, self.pool = (
+            self.pool,
+            rows_of(self._hf, forward.BYTES),
+        )
+        self.pool.prefixes.recurrent = old.prefixes.recurrent
+        self.pool.spare = old.spare
+        self.pool.attach(self.model.layer[: self.model.layers])
         self.describe(self.model, self.words, self.weight_bytes)
 
     def make_portable(self) -> None:
