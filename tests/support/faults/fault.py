@@ -8,9 +8,11 @@ from time import process_time
 import pytest
 
 from foreword import LLM
+from foreword_lab.certify import run
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.equality import SameText
-from foreword_lab.certify.run import CertifyOptions, examine
+from foreword_lab.certify.report import Check
+from foreword_lab.certify.run import CertifyOptions
 from foreword_lab.certify.sampling import Sampling
 from foreword_lab.certify.setups import hold_in
 
@@ -49,27 +51,32 @@ def search(llm: LLM, draftings: Sequence[Drafting], options: CertifyOptions) -> 
     began = process_time()
     found = ""
     with pytest.MonkeyPatch.context() as patch, fresh_pages(llm):
-        patch.setattr(SameText, "compare", stopping(SameText.compare))
-        patch.setattr(Sampling, "sample", stopping(Sampling.sample))
+        patch.setattr(run, "check_rule", ending(run.check_rule))
+        patch.setattr(run, "bits_check", ending(run.bits_check))
+        patch.setattr(SameText, "compare", ending(SameText.compare))
+        patch.setattr(Sampling, "sample", ending(Sampling.sample))
         try:
-            certificate = examine(llm, [*draftings], options)
-            different = [x.name for x in certificate.checks if x.status == "differs"]
-            found = different[0] if different else ""
+            run.examine(llm, [*draftings], options)
         except Found as one:
             found = str(one)
     return Find(found, process_time() - began)
 
 
-def stopping(method: Callable) -> Callable:
-    """Return the method, which then raises if there is a difference."""
+def ending(checking: Callable) -> Callable:
+    """Return what checks something, which then raises where that differs."""
 
-    def stopped(self: SameText | Sampling, *given: object) -> None:
-        method(self, *given)
-        check = self.check()
+    def checked(*given: object, **named: object) -> object:
+        result = checking(*given, **named)
+        (check,) = listed(given[0].check() if result is None else result)
         if check.status == "differs":
             raise Found(check.name)
+        return result
 
-    return stopped
+    return checked
+
+
+def listed(checks: Check | list[Check]) -> list[Check]:
+    return checks if isinstance(checks, list) else [checks]
 
 
 @contextmanager
