@@ -8,10 +8,11 @@ from pathlib import Path
 from shutil import copytree
 from tempfile import mkdtemp
 
+import pytest
 import torch
 
 from faults.fault import Fault, Plant
-from foreword.native import forward, layout
+from foreword.native import compiler, forward, layout
 from foreword.native.compiler import SOURCES, compiled
 
 FINAL_NORM = "norm_row(m, f, m->norm, m->norm_bias, r, to);"
@@ -31,7 +32,10 @@ def changed(file: str, old: str, new: str) -> forward.ctypes.CDLL:
     text = source.read_text()
     assert text.count(old) == 1, f"{file} has changed: {old}"
     source.write_text(text.replace(old, new))
-    library = compiled(folder / "foreword.c")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOREWORD_CFLAGS", "-O1")
+        patch.setattr(compiler, "SECONDS", 600)
+        library = compiled(folder / "foreword.c")
     assert not isinstance(library, str), library
     layout.declare(library, forward._FUNCTIONS)
     library.foreword_use_amx(1)
