@@ -26,6 +26,7 @@ def end_unnoticed(patch, _llm):
         delta = exact(request, tokens, origins, measured, drafted)
         if delta.finish_reason == "length":
             return delta
+        request.tokens += tokens[len(delta.tokens) :]
         return replace(delta, tokens=tuple(tokens))
 
     patch.setattr(engine, "commit", commit)
