@@ -18,10 +18,10 @@ from foreword_lab.certify.sampling import Sampling
 from foreword_lab.certify.setups import SETUPS
 
 BATCHES = 24
-UNIFORM = "bonus drawn with the uniform of the acceptance"
 BEYOND = {name: one for name, one in FAULTS.items() if one.beyond}
-DRAWN = SAMPLED | {UNIFORM: FAULTS[UNIFORM]}
-COMPARED = {name: FAULTS[name] for name in FAULTS.keys() - DRAWN.keys() - BEYOND.keys()}
+COMPARED = {
+    name: FAULTS[name] for name in FAULTS.keys() - SAMPLED.keys() - BEYOND.keys()
+}
 
 
 def marked(faults: Mapping[str, Fault]) -> list:
@@ -42,12 +42,12 @@ def first_difference(llm: LLM, patch: pytest.MonkeyPatch, fault: Fault) -> str:
     return search(llm, draftings, CertifyOptions(quick=True)).check
 
 
-@pytest.mark.parametrize("name", marked(DRAWN))
+@pytest.mark.parametrize("name", marked(SAMPLED))
 def test_fault_of_a_rule_is_found_by_its_samples(
     plain: LLM, monkeypatch, name: str
 ) -> None:
     (lm,) = load_all(plain, (), ("lm",), bundled=True)
-    DRAWN[name].plant(monkeypatch, plain)
+    SAMPLED[name].plant(monkeypatch, plain)
     sampling = Sampling(plain, [(lm, LOSSY)], 0)
     for _ in range(BATCHES):
         sampling.sample(0)

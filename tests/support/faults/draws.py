@@ -105,7 +105,9 @@ def unpenalised(patch, _llm):
 DRAW_FAULTS: dict[str, Fault] = {
     "noise of the position before": Fault(position_before, quick=True),
     "one noise for all rows of a round": Fault(equal_noise, quick=True),
-    "bonus drawn with the uniform of the acceptance": Fault(one_uniform),
+    "bonus drawn with the uniform of the acceptance": Fault(
+        one_uniform, beyond="32 samples of each rule do not show it"
+    ),
     "top_p a tenth low after draft tokens": Fault(after_drafts(narrower)),
     "min_p ignored after draft tokens": Fault(after_drafts(without_min_p)),
     "penalties that count no draft tokens": Fault(unpenalised, methods=("predicted",)),
