@@ -1,84 +1,53 @@
-"""Faults planted in the rules, the draws and the forwards of a pair are found."""
+"""Faults planted in the rules, the draws, the caches and the kernels of a pair are
+found by its certificate, or are known to be beyond it.
+"""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
 
 import pytest
-import torch
 
+from faults.fault import Fault, search
+from faults.rules import LOSSY, SAMPLED
+from faults.table import FAULTS
 from foreword import LLM
-from foreword.types import Verdict
-from foreword.verify import RULES, Rule
+from foreword_lab.certify import run
+from foreword_lab.certify.bits import bits_check
 from foreword_lab.certify.drafting import load_all
-from foreword_lab.certify.run import CertifyOptions, examine
+from foreword_lab.certify.run import CertifyOptions
 from foreword_lab.certify.sampling import Sampling
+from foreword_lab.certify.setups import SETUPS
 
-LOSSY = "rejection"
 BATCHES = 24
-
-
-def reading(change: Callable) -> Callable[[Rule], Rule]:
-    """Verify other scores, or by other noise."""
-
-    def planted(rule: Rule) -> Rule:
-        def verify(weights, draft, noise):
-            weights, noise = change(weights, noise)
-            return rule.verify(weights, draft, noise)
-
-        return replace(rule, verify=verify)
-
-    return planted
-
-
-def softer(factor: float) -> Callable[[Rule], Rule]:
-    return reading(lambda scores, n: (scores, replace(n, accept=n.accept * factor)))
-
-
-def cooler(factor: float) -> Callable[[Rule], Rule]:
-    return reading(lambda scores, noise: (scores * factor, noise))
-
-
-def likeliest(scores, noise):
-    least = scores.topk(20).values[..., -1:]
-    return scores.masked_fill(scores < least, -torch.inf), noise
-
-
-def one_row_late(scores, noise):
-    return torch.cat([scores[:, :1], scores[:, :-1]], 1), noise
-
-
-def greedy_bonus(rule: Rule) -> Rule:
-    """Add the likeliest token after the accepted ones."""
-
-    def verify(weights, draft, noise):
-        verdict = rule.verify(weights, draft, noise)
-        ends = [kept[-1] + 1 if kept else 0 for kept in verdict.kept]
-        added = weights.argmax(-1)[range(len(ends)), ends].tolist()
-        return Verdict(verdict.kept, added, draft.nodes)
-
-    return replace(rule, verify=verify)
-
-
-PLANTED = {
-    "acceptance uniforms a fifth smaller": softer(0.8),
-    "acceptance uniforms doubled": softer(2.0),
-    "temperature a tenth low": cooler(1.1),
-    "temperature a tenth high": cooler(0.9),
-    "the likeliest 20 tokens alone": reading(likeliest),
-    "scores of the token before": reading(one_row_late),
+BEYOND = {name: one for name, one in FAULTS.items() if one.beyond}
+COMPARED = {
+    name: FAULTS[name] for name in FAULTS.keys() - SAMPLED.keys() - BEYOND.keys()
 }
 
 
-OFTEN = {"acceptance uniforms halved": softer(0.5), "greedy bonus": greedy_bonus}
-EVERY = [*OFTEN, *(pytest.param(name, marks=pytest.mark.slow) for name in PLANTED)]
+def marked(faults: Mapping[str, Fault]) -> list:
+    """Names of faults; those that take long to find are slow tests."""
+    return [
+        name if faults[name].quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(faults)
+    ]
 
 
-@pytest.mark.parametrize("fault", EVERY)
+def first_difference(llm: LLM, patch: pytest.MonkeyPatch, fault: Fault) -> str:
+    """Plant a fault; return the check of bits or texts that differs, if one does."""
+    draftings = load_all(llm, (), fault.methods, bundled=True)
+    fault.plant(patch, llm)
+    patch.setattr(run, "QUICK_TURNS", len(SETUPS))
+    patch.setattr(run, "_rules", lambda *_: [])
+    patch.setattr(run, "_samples", lambda *_: [])
+    return search(llm, draftings, CertifyOptions(quick=True)).check
+
+
+@pytest.mark.parametrize("name", marked(SAMPLED))
 def test_fault_of_a_rule_is_found_by_its_samples(
-    plain: LLM, monkeypatch, fault: str
+    plain: LLM, monkeypatch, name: str
 ) -> None:
     (lm,) = load_all(plain, (), ("lm",), bundled=True)
-    monkeypatch.setitem(RULES, LOSSY, {**OFTEN, **PLANTED}[fault](RULES[LOSSY]))
+    SAMPLED[name].plant(monkeypatch, plain)
     sampling = Sampling(plain, [(lm, LOSSY)], 0)
     for _ in range(BATCHES):
         sampling.sample(0)
@@ -86,6 +55,20 @@ def test_fault_of_a_rule_is_found_by_its_samples(
             break
     assert sampling.accepted[0] > 0
     assert sampling.check().status == "differs", sampling.check().what
+
+
+@pytest.mark.parametrize("name", marked(COMPARED))
+def test_fault_is_found_by_bits_or_texts(plain: LLM, monkeypatch, name: str) -> None:
+    found = first_difference(plain, monkeypatch, COMPARED[name])
+    assert found.startswith("same "), found
+
+
+@pytest.mark.parametrize("name", marked(BEYOND))
+def test_fault_beyond_the_certificate_is_not_found(
+    plain: LLM, monkeypatch, name: str
+) -> None:
+    """A fault that is found one day leaves the list of those beyond."""
+    assert first_difference(plain, monkeypatch, BEYOND[name]) == ""
 
 
 @pytest.mark.slow
@@ -99,28 +82,7 @@ def test_exact_rule_is_consistent_in_as_many_samples(plain: LLM) -> None:
     assert check.bound < 0.06
 
 
-@pytest.mark.slow
-def test_near_ties_that_match_accepts_are_faults_on_native(
-    plain: LLM, monkeypatch
-) -> None:
-    """A draft token within a tenth of a nat of the drawn one: no rounding here."""
-    exact = RULES["match"]
-
-    def verify(weights, draft, noise):
-        scores = weights if noise.gumbel is None else weights + noise.gumbel
-        near = scores.clone()
-        for row, tree in enumerate(draft.trees):
-            for node, token in enumerate(tree.tokens):
-                parent = tree.parents[node] + 1
-                best = scores[row, parent].max()
-                if scores[row, parent, token] > best - 0.1:
-                    near[row, parent, token] = best + 1
-        return exact.verify(near, draft, replace(noise, gumbel=None))
-
-    eager = replace(exact, follow=None, verify=verify)
-    monkeypatch.setitem(RULES, "match", eager)
-    draftings = load_all(plain, (), ("lm",), bundled=True)
-    found = examine(plain, draftings, CertifyOptions(minutes=0.5))
-    assert plain.target.capability.backend.startswith("native")
-    same = next(one for one in found.checks if one.name == "same text: lm")
-    assert same.status == "differs", same.what
+def test_exact_forwards_have_equal_bits(plain: LLM) -> None:
+    (check,) = bits_check(plain, quick=False)
+    assert check.status == "consistent", check.what
+    assert "960 rows" in check.what

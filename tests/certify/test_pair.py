@@ -10,9 +10,11 @@ from foreword import LLM, bundled
 from foreword.errors import InvalidRequest
 from foreword.types import Verdict
 from foreword.verify import RULES
+from foreword_lab.certify import run
 from foreword_lab.certify.drafting import Drafting, load_all
 from foreword_lab.certify.report import Certificate, Check
 from foreword_lab.certify.run import CertifyOptions, certify, check_rule, examine
+from foreword_lab.certify.setups import SETUPS
 
 QUICK = CertifyOptions(quick=True)
 
@@ -54,6 +56,11 @@ def test_sound_drafters_pass(plain: LLM) -> None:
         wanted = {"alone", "beside others", "prompt in chunks", "temperature 0"}
         assert wanted <= conditions.keys()
         assert "JSON schema" in conditions
+        assert {*same.evidence["left out"]} == {
+            "adaptive budget",
+            "int8 keys",
+            "preempted",
+        }
     sampled = named["sampled tokens"]
     assert sampled.status == "consistent"
     assert found.bound == sampled.bound < 0.15
@@ -61,6 +68,24 @@ def test_sound_drafters_pass(plain: LLM) -> None:
     assert all(one["accepted draft tokens"] > 100 for one in counts)
     assert {f"exact distribution: rule {name}" for name in RULES.own} <= named.keys()
     assert json.loads(json.dumps(found.as_json()))["status"] == "consistent"
+
+
+def test_every_condition_has_texts_with_accepted_draft_tokens(
+    plain: LLM, monkeypatch
+) -> None:
+    monkeypatch.setattr(run, "QUICK_TURNS", len(SETUPS))
+    for other in ("_rules", "_bits", "_samples"):
+        monkeypatch.setattr(run, other, lambda *_: [])
+    limit = plain.target.cache_tokens
+    draftings = load_all(plain, (), ("predicted",), bundled=True)
+    found = checks(examine(plain, draftings, QUICK))
+    evidence = found["same text: predicted"].evidence
+    assert evidence["left out"] == {}
+    for name in ("preempted", "int8 keys", "regex", "penalties", "stop texts"):
+        counts = evidence["conditions"][name]
+        assert counts["with accepted draft tokens"] > 0, name
+    assert evidence["conditions"]["adaptive budget"]["texts"] > 0
+    assert (plain.target.kv, plain.target.cache_tokens) == (None, limit)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ request.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,13 +14,10 @@ from foreword_lab.certify.cases import FREE, Case
 from foreword_lab.certify.drafting import Drafting
 from foreword_lab.certify.numerics import Difference, difference
 from foreword_lab.certify.report import Check, Status
-from foreword_lab.certify.runs import CHUNKED, TOGETHER, run
+from foreword_lab.certify.runs import PREEMPTED, outcomes
+from foreword_lab.certify.setups import Setup
 
-ALONE, EVERY = "alone", "every text"
-NODES = (2, 4, 8)
-"""Draft tokens a round, one number a turn."""
-SETUPS = ((TOGETHER, CHUNKED), (ALONE,), (TOGETHER,), (ALONE, CHUNKED))
-"""One a turn; the first two have every condition."""
+EVERY = "every text"
 SPOILT = 6
 """Tokens. Every so many of the expected answer, one is wrong."""
 SHOWN = 10
@@ -32,6 +29,8 @@ class SameText:
     """The comparison of one method with plain decoding, over all turns."""
 
     drafting: Drafting
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Conditions that no turn had, and why."""
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -44,21 +43,27 @@ class SameText:
     """The last error of the drafter."""
 
     def compare(
-        self, llm: LLM, cases: Sequence[Case], plain: Sequence[Completion], turn: int
+        self,
+        llm: LLM,
+        cases: Sequence[Case],
+        plain: Sequence[Completion],
+        setup: Setup,
     ) -> None:
         """Run the requests of one turn with drafting, and compare their texts."""
-        setup = SETUPS[turn % len(SETUPS)]
-        nodes = NODES[turn % len(NODES)]
-        speculator = self.drafting.speculator(llm, DEFAULT_RULE, nodes)
+        speculator = self.drafting.speculator(llm, DEFAULT_RULE, setup.nodes)
         hinted = [
             expecting(case, known.tokens)
             for case, known in zip(cases, plain, strict=True)
         ]
-        drafted = run(llm, hinted, speculator, setup)
+        drafted = outcomes(llm, hinted, speculator, setup.conditions)
         self.failure = speculator.failed or self.failure
-        for case, reference, answer in zip(cases, plain, drafted, strict=True):
-            self._count(answer, [*case.conditions, *setup])
-            mismatch = difference(llm, case, reference, answer)
+        for case, known, outcome in zip(cases, plain, drafted, strict=True):
+            answer, preempted = outcome
+            held = [*case.conditions, *setup.conditions]
+            if PREEMPTED in held and not preempted:
+                held.remove(PREEMPTED)
+            self._count(answer, held)
+            mismatch = difference(llm, case, known, answer)
             if mismatch is not None:
                 self.differences.append(mismatch)
 
@@ -117,7 +122,9 @@ class SameText:
 
     def _gaps(self) -> str:
         gaps = [name for name in self.runs if not self.proving[name]]
-        return f", in none of: {', '.join(gaps)}" if gaps else ""
+        missing = [name for name in self.missing if name not in self.runs]
+        text = f", in none of: {', '.join(gaps)}" if gaps else ""
+        return text + (f"; left out: {', '.join(missing)}" if missing else "")
 
     def _evidence(self) -> dict[str, Any]:
         shown = [one.as_json() for one in (self._faults or self.differences)[:SHOWN]]
@@ -134,6 +141,9 @@ class SameText:
                 }
                 for name in sorted(self.runs)
                 if name != EVERY
+            },
+            "left out": {
+                name: why for name, why in self.missing.items() if name not in self.runs
             },
             "differences": len(self.differences),
             "differences by rounding": len(self.differences) - len(self._faults),

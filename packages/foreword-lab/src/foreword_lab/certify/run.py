@@ -13,21 +13,24 @@ from foreword.options import ModelOptions, keywords
 from foreword.registry import DEFAULT_RULE, PLAIN, RULES
 from foreword.verify import Rule
 from foreword_lab.certify import worlds
+from foreword_lab.certify.bits import bits_check
 from foreword_lab.certify.cases import cases
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.drafting import Drafting, load_all
 from foreword_lab.certify.enumeration import bias
 from foreword_lab.certify.equality import SameText
 from foreword_lab.certify.report import Certificate, Check
-from foreword_lab.certify.runs import run
+from foreword_lab.certify.runs import reference
 from foreword_lab.certify.sampling import Sampling, pairs
+from foreword_lab.certify.setups import keys_of, usable
 
 TEXT_SHARE = 0.5
 """Share of the time for equal texts, enumeration included; the rest is for samples."""
 LEAST, LEAST_QUICK = 32, 128
 """Samples of each method and rule, however long they take; a quick run has one rule."""
 QUICK_TURNS = 2
-"""Turns that have every condition."""
+"""Turns of a quick run, which leaves the conditions of others out."""
+NO_TIME = "the run was too short"
 MOST = 200_000
 """Tokens. More hardly find more."""
 
@@ -78,6 +81,7 @@ def examine(
     clock = Clock.of(options.minutes, note, quick=options.quick)
     checks = [
         *_rules(clock, options.seed),
+        *_bits(llm, clock),
         *_texts(llm, draftings, options, clock),
         *_samples(llm, draftings, options, clock),
     ]
@@ -99,20 +103,29 @@ def _rules(clock: Clock, seed: int) -> list[Check]:
     return [check_rule(name, seed) for name in RULES.own]
 
 
+def _bits(llm: LLM, clock: Clock) -> list[Check]:
+    clock.tell("bits of forwards")
+    return bits_check(llm, quick=clock.is_quick)
+
+
 def _texts(
     llm: LLM, draftings: list[Drafting], options: CertifyOptions, clock: Clock
 ) -> list[Check]:
-    """Compare texts, turn after turn; the first two have every condition."""
-    comparisons = [SameText(one) for one in draftings]
+    """Compare texts, turn after turn, each under another setup."""
+    setups, absent = usable(llm.target)
+    missing = {name: NO_TIME for one in setups for name in one.conditions} | absent
+    comparisons = [SameText(one, missing) for one in draftings]
     turn = 0
     while turn < (QUICK_TURNS if options.quick else 1) or clock.before(TEXT_SHARE):
+        setup = setups[turn % len(setups)]
         requests = cases(llm, turn, options.seed)
-        plain = run(llm, requests)
-        for comparison in comparisons:
-            if turn and not (options.quick or clock.before(TEXT_SHARE)):
-                break
-            clock.tell(f"same text, turn {turn + 1}, {comparison.drafting.name}")
-            comparison.compare(llm, requests, plain, turn)
+        with keys_of(llm.target, setup.conditions):
+            plain = reference(llm, requests)
+            for comparison in comparisons:
+                if turn and not (options.quick or clock.before(TEXT_SHARE)):
+                    break
+                clock.tell(f"same text, turn {turn + 1}, {comparison.drafting.name}")
+                comparison.compare(llm, requests, plain, setup)
         turn += 1
     return [one.check() for one in comparisons]
 

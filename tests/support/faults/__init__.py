@@ -1,0 +1,1 @@
+"""Faults that are planted in the engine of a pair, for its certificate to find."""

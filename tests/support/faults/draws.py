@@ -1,0 +1,121 @@
+"""Faults of draws: other noise, or other distributions behind draft tokens."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+
+import torch
+
+from faults.fault import Fault, Plant
+from foreword.draft.lm import LanguageModelDrafter
+from foreword.sampling import logits as processing
+from foreword.sampling.draw import choose
+from foreword.sampling.streams import NoiseStreams, text_keys
+from foreword.types import Noise
+from foreword.verify import verifier
+from foreword.verify.match import follow
+
+
+def position_before(patch, _llm):
+    def key(_streams, request):
+        keys = text_keys(request)
+        return None if request.params.greedy else keys[-2 if len(keys) > 1 else -1]
+
+    patch.setattr(NoiseStreams, "key", key)
+
+
+def equal_noise(patch, _llm):
+    def walk(rows, params, key, tree):
+        keys = None if key is None else [key] * len(rows)
+        return follow(choose(rows, params, keys), tree)
+
+    patch.setattr(verifier, "walk", walk)
+
+
+def one_uniform(patch, _llm):
+    exact = NoiseStreams.verifying
+
+    def verifying(streams, requests, draft):
+        noise = exact(streams, requests, draft)
+        return Noise(None, noise.accept, noise.accept)
+
+    patch.setattr(NoiseStreams, "verifying", verifying)
+
+
+class OtherSeed(NoiseStreams):
+    """The noise of another seed."""
+
+    def key(self, request):
+        key = super().key(request)
+        return None if key is None else key ^ 1
+
+
+def drafts_of_another_seed(patch, llm):
+    exact = LanguageModelDrafter.propose
+
+    def propose(drafter, batch, nodes):
+        other = OtherSeed(llm.target.vocab, shared=not batch.draws.wants_probs)
+        return exact(drafter, replace(batch, draws=other), nodes)
+
+    patch.setattr(LanguageModelDrafter, "propose", propose)
+
+
+def after_drafts(change: Callable) -> Plant:
+    """Plant other parameters in the rows after draft tokens."""
+
+    def plant(patch, _llm):
+        exact = processing.weights
+
+        def weights(logits, request, paths=None):
+            scores = exact(logits, request, paths)
+            other = copy(request)
+            other.params = change(request.params)
+            if other.params == request.params or len(logits) == 1:
+                return scores
+            return torch.cat(
+                [scores[:1], exact(logits[1:], other, paths and paths[1:])]
+            )
+
+        patch.setattr(processing, "weights", weights)
+
+    return plant
+
+
+def narrower(params):
+    return replace(params, top_p=params.top_p * 0.9 if params.top_p < 1 else 1.0)
+
+
+def one_token_more(params):
+    return replace(params, top_k=params.top_k + 1 if params.top_k else 0)
+
+
+def without_min_p(params):
+    return replace(params, min_p=0.0)
+
+
+def unpenalised(patch, _llm):
+    exact = processing._counts
+    patch.setattr(
+        processing,
+        "_counts",
+        lambda scores, tokens, paths: exact(scores, tokens, [[] for _ in paths]),
+    )
+
+
+DRAW_FAULTS: dict[str, Fault] = {
+    "noise of the position before": Fault(position_before, quick=True),
+    "one noise for all rows of a round": Fault(equal_noise, quick=True),
+    "bonus drawn with the uniform of the acceptance": Fault(
+        one_uniform, beyond="32 samples of each rule do not show it"
+    ),
+    "top_p a tenth low after draft tokens": Fault(after_drafts(narrower)),
+    "min_p ignored after draft tokens": Fault(after_drafts(without_min_p)),
+    "penalties that count no draft tokens": Fault(unpenalised, methods=("predicted",)),
+    "top_k of one token more after draft tokens": Fault(
+        after_drafts(one_token_more),
+        beyond="the token is drawn about once in a thousand",
+    ),
+    "drafts with the noise of another seed": Fault(
+        drafts_of_another_seed, beyond="it changes no text"
+    ),
+}
