@@ -4,7 +4,11 @@ the backend promises it.
 Texts hide most rounding; a drafted text needs every bit of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 
 import torch
@@ -12,10 +16,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.api.llm import LLM
-from foreword.model import Mode, Model, Read
-from foreword_lab.certify.cases import TEXTS, encoded
+from foreword.model import (
+    Mode,
+    Model,
+    Read,
+)
+from foreword_lab.certify.cases import (
+    TEXTS,
+    encoded,
+)
 from foreword_lab.certify.report import Check
-from foreword_lab.certify.setups import INT8, keys_of, usable
+from foreword_lab.certify.setups import (
+    INT8,
+    keys_of,
+    usable,
+)
 
 ROWS = 80
 """Tokens. Length of the text: more than a page."""
@@ -58,7 +73,11 @@ def bits_check(llm: LLM, *, quick: bool) -> list[Check]:
     return [_outcome(compared, different, len(text))]
 
 
-def _outcome(compared: int, different: dict[str, int], rows: int) -> Check:
+def _outcome(
+    compared: int,
+    different: dict[str, int],
+    rows: int,
+) -> Check:
     evidence = {"rows of the text": rows, "first row that differs": different}
     if different:
         what = f"rows differ from those alone: {', '.join(different)}"
@@ -80,7 +99,11 @@ def _readings(target: Model) -> dict[str, Reading]:
 def in_chunks(size: int) -> Reading:
     """Return what reads a text in forwards of so many rows."""
 
-    def read(target: Model, ids: Sequence[int], text: list[int]) -> list[Logits]:
+    def read(
+        target: Model,
+        ids: Sequence[int],
+        text: list[int],
+    ) -> list[Logits]:
         with _opened(target, ids[:1], len(text)):
             parts = [
                 target.read([_chain(ids[0], start, text[start : start + size])])
@@ -91,7 +114,11 @@ def in_chunks(size: int) -> Reading:
     return read
 
 
-def several(target: Model, ids: Sequence[int], text: list[int]) -> list[Logits]:
+def several(
+    target: Model,
+    ids: Sequence[int],
+    text: list[int],
+) -> list[Logits]:
     """Read a text in several sequences at once, each in steps of its own."""
     logits: list[list[Logits]] = [[] for _ in ids]
     with _opened(target, ids, len(text)):
@@ -109,7 +136,11 @@ def several(target: Model, ids: Sequence[int], text: list[int]) -> list[Logits]:
     return [torch.cat(parts) for parts in logits]
 
 
-def in_trees(target: Model, ids: Sequence[int], text: list[int]) -> list[Logits]:
+def in_trees(
+    target: Model,
+    ids: Sequence[int],
+    text: list[int],
+) -> list[Logits]:
     """Read a text as accepted branches of draft trees."""
     step = 1 + len(ACCEPTED)
     logits = []
@@ -131,7 +162,11 @@ def _chain(id: int, start: int, tokens: list[int]) -> Read:
 
 
 @contextmanager
-def _opened(target: Model, ids: Sequence[int], rows: int) -> Iterator[None]:
+def _opened(
+    target: Model,
+    ids: Sequence[int],
+    rows: int,
+) -> Iterator[None]:
     for number in ids:
         target.open(number, rows)
     try:
@@ -141,7 +176,10 @@ def _opened(target: Model, ids: Sequence[int], rows: int) -> Iterator[None]:
             target.close(number)
 
 
-def _first_difference(alone: Logits, others: list[Logits]) -> int | None:
+def _first_difference(
+    alone: Logits,
+    others: list[Logits],
+) -> int | None:
     """Return the first row that has other bits in any reading; None if all are
     equal.
     """

@@ -8,14 +8,28 @@ from pathlib import Path
 from foreword import bundled as bundled_models
 from foreword.api.llm import LLM
 from foreword.budget import policy
-from foreword.draft import METHODS, Drafter, MethodSpec, default_method, resolved
+from foreword.draft import (
+    METHODS,
+    Drafter,
+    MethodSpec,
+    default_method,
+    resolved,
+)
 from foreword.draft import method as find_method
 from foreword.draft.ensemble.auto import AutoDrafter
-from foreword.draft.ensemble.recipe import Loader, shipped
+from foreword.draft.ensemble.recipe import (
+    Loader,
+    shipped,
+)
 from foreword.engine.speculator import Speculator
 from foreword.errors import InvalidRequest
 from foreword.model import measure
-from foreword.registry import AUTO, DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
+from foreword.registry import (
+    AUTO,
+    DEFAULT_METHOD,
+    DEFAULT_WITH_DRAFT,
+    PLAIN,
+)
 from foreword.shared import Shared
 from foreword.verify import RULES
 
@@ -36,7 +50,11 @@ class Drafting:
 
 
 def load_all(
-    llm: LLM, drafts: Sequence[str], methods: Sequence[str], *, bundled: bool
+    llm: LLM,
+    drafts: Sequence[str],
+    methods: Sequence[str],
+    *,
+    bundled: bool,
 ) -> list[Drafting]:
     """Load the named methods; without names, the methods of the drafts, all that need
     nothing, and the default, which chooses among several.
@@ -58,7 +76,11 @@ def load_all(
 
 
 def _auto(
-    llm: LLM, loaded: Sequence[Drafting], drafts: Sequence[str], *, bundled: bool
+    llm: LLM,
+    loaded: Sequence[Drafting],
+    drafts: Sequence[str],
+    *,
+    bundled: bool,
 ) -> Drafting:
     """Return the default method, with members that are loaded already if they are."""
     source = drafts[0] if drafts else bundled_models.draft() if bundled else None
@@ -75,7 +97,12 @@ def _auto(
     return Drafting(AUTO, joint)
 
 
-def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
+def _of_draft(
+    llm: LLM,
+    draft: str,
+    *,
+    several: bool,
+) -> Drafting:
     """Load a draft with its own method, or one that maps its tokens."""
     name = default_method(draft)
     loader = Loader(name, find_method(name), Shared(), fallback=True)
@@ -83,7 +110,13 @@ def _of_draft(llm: LLM, draft: str, *, several: bool) -> Drafting:
     return Drafting(f"{name} ({draft})" if several else name, loaded)
 
 
-def _named(llm: LLM, name: str, drafts: Sequence[str], *, bundled: bool) -> Drafting:
+def _named(
+    llm: LLM,
+    name: str,
+    drafts: Sequence[str],
+    *,
+    bundled: bool,
+) -> Drafting:
     kind = find_method(name)
     source = _source(kind, name, drafts)
     if source is None and bundled:
@@ -98,7 +131,9 @@ def _named(llm: LLM, name: str, drafts: Sequence[str], *, bundled: bool) -> Draf
 
 
 def _source(
-    kind: type[Drafter] | MethodSpec, name: str, drafts: Sequence[str]
+    kind: type[Drafter] | MethodSpec,
+    name: str,
+    drafts: Sequence[str],
 ) -> str | Path | None:
     """Return the draft of this very method, else the first one if it takes any."""
     for draft in drafts:
