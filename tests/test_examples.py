@@ -86,10 +86,7 @@ def test_example_does_what_it_says(path, monkeypatch, capsys):
     ],
 )
 def test_example_runs_as_a_process(path):
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUTF8": "1",
-    }
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     warnings = ("-W", "error::UserWarning", "-W", "error::RuntimeWarning")
     run = subprocess.run(
         [sys.executable, *warnings, str(path)],

@@ -10,14 +10,7 @@ from random import Random
 import pytest
 
 from foreword.budget.choice import TRIAL, UNPRICED, Choice, Text
-from foreword.budget.estimates import (
-    BUDGET,
-    DEPTHS,
-    SHARE,
-    Agreement,
-    OnText,
-    Price,
-)
+from foreword.budget.estimates import BUDGET, DEPTHS, SHARE, Agreement, OnText, Price
 from foreword.engine.reading import BLOCK, LARGEST, READING, Allowance, runs
 
 LENGTH = 128

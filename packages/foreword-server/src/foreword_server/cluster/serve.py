@@ -86,10 +86,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
                 del table[gone]
 
     def on_request_routed(
-        self,
-        pending_request: PendingRequest,
-        replica_id: ReplicaID,
-        result: Any,
+        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """Count a request, and its prompt as read."""
         known = self._prefixes.setdefault(replica_id, Prefixes())
@@ -97,9 +94,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         self._running[replica_id] = self._running.get(replica_id, 0) + 1
 
     def on_request_completed(
-        self,
-        replica_id: ReplicaID,
-        internal_request_id: str,
+        self, replica_id: ReplicaID, internal_request_id: str
     ) -> None:
         """Count a request no more."""
         self._running[replica_id] = max(0, self._running.get(replica_id, 1) - 1)

@@ -81,11 +81,7 @@ class DraftProbabilities:
         self.calibration.promise(expected)
 
     def paying(
-        self,
-        probabilities: Sequence[float],
-        rows: int,
-        costs: Costs,
-        spent: float,
+        self, probabilities: Sequence[float], rows: int, costs: Costs, spent: float
     ) -> int:
         """Return how many draft tokens of these probabilities, likeliest first,
         maximize tokens per second.

@@ -61,12 +61,7 @@ def transcriptions(
 
     reader, rules = FeatureReader(target), SpeechRules(target)
     transcriber = Transcriber(
-        rules,
-        need_tokenizer(tokenizer),
-        logits,
-        target.context,
-        options,
-        params,
+        rules, need_tokenizer(tokenizer), logits, target.context, options, params
     )
     runs: list[Runs] = []
     for clip in audio if isinstance(audio, list) else [cast("Audio", audio)]:

@@ -6,13 +6,7 @@ One file per rule, and one line of foreword.registry.
 from foreword.registry import GUARANTEES, RULES
 from foreword.verify.base import Follow, Keeps, Rule
 
-__all__ = [
-    "RULES",
-    "Follow",
-    "Keeps",
-    "Rule",
-    "rule",
-]
+__all__ = ["RULES", "Follow", "Keeps", "Rule", "rule"]
 
 
 def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:

@@ -14,12 +14,7 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.draft.tree.calibration import Calibration
-from foreword.draft.tree.coupled import (
-    BREADTH,
-    DEEP,
-    SHARPER,
-    CoupledTree,
-)
+from foreword.draft.tree.coupled import BREADTH, DEEP, SHARPER, CoupledTree
 from foreword.model import Mode, Model, Read
 from foreword.registry import Method
 from foreword.sampling.draw import draw

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from foreword.errors import ModelError, words
 from foreword.model.loading import hub
-from foreword.model.loading.complete import (
-    check_finite,
-    check_names,
-)
+from foreword.model.loading.complete import check_finite, check_names
 from foreword.model.loading.load import pickled
 from foreword.model.loading.sizes import check_total
 from foreword.registry import HEAD_FILES

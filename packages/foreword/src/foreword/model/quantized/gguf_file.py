@@ -31,9 +31,7 @@ SAME = (COUNT, TENSORS, "general.architecture", "general.name")
 
 
 def check_parts(
-    source: str,
-    paths: Sequence[Path],
-    headers: Sequence[Header],
+    source: str, paths: Sequence[Path], headers: Sequence[Header]
 ) -> dict[str, TensorData]:
     """Return the tensor of each name in all parts.
 
@@ -66,10 +64,7 @@ AGAIN = "Download all parts of the same model again"
 
 
 def _check_number(
-    source: str,
-    names: Sequence[str],
-    number: int,
-    header: Header,
+    source: str, names: Sequence[str], number: int, header: Header
 ) -> None:
     """Raise ModelError for a part with another number, or of another number of parts,
     than its name says.
@@ -89,10 +84,7 @@ def _check_number(
 
 
 def _check_same(
-    source: str,
-    names: Sequence[str],
-    number: int,
-    headers: Sequence[Header],
+    source: str, names: Sequence[str], number: int, headers: Sequence[Header]
 ) -> None:
     """Raise ModelError for a part that belongs to another model than the first one."""
     for field in SAME:
