@@ -242,10 +242,7 @@ def _controller() -> Any:
 
 
 def _share(scale: Scale) -> tuple[float, float]:
-    """Return the CPUs and GPUs of a replica.
-
-    Raises InvalidRequest if no node has as many.
-    """
+    """Return a replica's CPUs and GPUs. InvalidRequest if no node has them."""
     nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     has_gpus = any(one.get("GPU") for one in nodes)
     gpus = scale.gpus if scale.gpus is not None else float(has_gpus)

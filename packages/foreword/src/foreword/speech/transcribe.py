@@ -39,10 +39,7 @@ def transcriptions(
     params: SamplingParams | None,
     options: SpeechOptions,
 ) -> list[Runs]:
-    """Return the transcriptions of sounds; see `LLM.transcribe`.
-
-    `locked` holds the lock of rounds.
-    """
+    """Return the transcriptions of `LLM.transcribe`; `locked` holds rounds' lock."""
     _check(target, params)
     for temperature in options.fallback:
         # refuses a wrong one

@@ -40,10 +40,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, source: str | Path) -> "Checkpoint":
-        """Read a folder, or a repository on the hub.
-
-        Raises ModelError where it is missing or unreadable.
-        """
+        """Read a folder or a repository of the hub, or raise ModelError."""
         try:
             config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
             if not isinstance(config, dict):

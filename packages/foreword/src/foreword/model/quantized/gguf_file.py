@@ -200,10 +200,7 @@ class GgufFile:
         return blake2b(header, digest_size=16).hexdigest()
 
     def field(self, name: str) -> Any:
-        """Return the value of a field; None where there is none.
-
-        "{}" stands for the architecture.
-        """
+        """Return a field's value or None. "{}" stands for the architecture."""
         return self.headers[0].field(name.format(self.architecture))
 
     def values(self, name: str) -> list[float]:
@@ -251,10 +248,7 @@ class GgufFile:
 
 
 MOST_OPENED = 2
-"""Files.
-
-A target and its draft: each is opened for its config, its tokenizer and its weights.
-"""
+"""Files: a target's and its draft's, opened for config, tokenizer, weights."""
 _OPENED: dict[tuple[str, tuple[tuple[Path, int], ...]], GgufFile] = {}
 """By source, and the path and time of change, in nanoseconds, of each part."""
 _LOCK = RLock()
