@@ -1,6 +1,4 @@
-"""What every test stands on: one thread, the same random numbers each run, and no GPU
-test without a GPU.
-"""
+"""What every test stands on: one thread, fixed random numbers, GPU tests with a GPU."""
 
 import os
 import random
@@ -38,9 +36,7 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def interruptible() -> None:
-    """What a shell starts in the background ignores interrupts, and so would every
-    program that is started here.
-    """
+    """A shell's background jobs ignore interrupts; programs started here must not."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -58,9 +54,7 @@ secrets.randbits = dice.getrandbits  # a request without a seed draws one from h
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """A test that draws without a generator of its own draws the same every time, and
-    so does a request without a seed.
-    """
+    """Tests and requests without a seed of their own draw the same every time."""
     torch.manual_seed(0)
     dice.seed(0)
 
@@ -69,9 +63,7 @@ def seeded() -> None:
 def unlearnt(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A choice among methods begins without the speeds that other tests have measured,
-    and writes none into the user's cache.
-    """
+    """A choice among methods begins without speeds of other tests, and keeps none."""
     folder = tmp_path_factory.getbasetemp() / f"speeds-{next(numbers)}"
     monkeypatch.setattr(KeptStates, "folder", folder)
     monkeypatch.setattr(KeptStates, "opened", {})
@@ -79,9 +71,7 @@ def unlearnt(
 
 @pytest.fixture(autouse=True, scope="session")
 def kept() -> None:
-    """Costs of forwards are kept on disk although other tests run beside this one:
-    else every load would measure them.
-    """
+    """Costs of forwards are kept on disk, so that not every load measures them."""
     from foreword.model import cost_table
 
     cost_table.BUSY = float("inf")
@@ -119,16 +109,12 @@ def server(llm: object) -> Iterator[object]:
 
 numbers = count()
 CHECKED = 6
-"""`make test` checks the types and shapes of every call in one test of so many: checks
-take a third of the time.
-"""
+"""`make test` checks types and shapes in one test of so many: it takes time."""
 
 
 @pytest.fixture(autouse=True)
 def shapes(request: pytest.FixtureRequest) -> None:
-    """Whether this test checks them depends on its name alone; `make test-all` checks
-    them in every test.
-    """
+    """By the test's name alone; `make test-all` checks them in every test."""
     every = not request.config.option.markexpr
     wanted = every or crc32(request.node.nodeid.encode()) % CHECKED == 0
     jaxtyping.config.update("jaxtyping_disable", not wanted)
@@ -143,10 +129,7 @@ OLDER = "as on a processor without AVX512"
 def registers(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """The ways in which C of ours multiplies; only a processor with AMX has the second.
-
-    More in test_simd.py.
-    """
+    """The ways in which our C multiplies; the second needs AMX (test_simd.py)."""
     from foreword.native import forward
     from foreword.native.cpu import cpuinfo
 
@@ -168,9 +151,7 @@ def registers(
 
 @pytest.fixture
 def unchecked(shapes: None) -> None:
-    """Lets a test pass a wrong type, as a user may who checks none, to see our own
-    error instead of the checker's.
-    """
+    """Lets a test pass a wrong type, as users may, to see our own error."""
     jaxtyping.config.update("jaxtyping_disable", True)
 
 

@@ -11,12 +11,8 @@ from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
 from running import DTYPE
 
-TEXTS = (
-    "one two three one two three one two",
-    "The capital of France is",
-    "One day",
-    "A fish",
-)
+TEXTS = ("one two three one two three one two", "The capital of France is")
+TEXTS += ("One day", "A fish")
 LONG = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
 
 

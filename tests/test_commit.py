@@ -79,11 +79,9 @@ def test_blocks_do_not_matter(tokens, data):
         size = data.draw(st.integers(1, len(left)))
         said += keep(parts, left[:size]).text
         left = left[size:]
-    assert (parts.tokens, said, parts.finish_reason) == (
-        whole.tokens,
-        text,
-        whole.finish_reason,
-    )
+    assert parts.tokens == whole.tokens
+    assert said == text
+    assert parts.finish_reason == whole.finish_reason
 
 
 def test_a_sequence_without_a_reader_has_no_text():

@@ -121,9 +121,7 @@ def token_lists(draw: st.DrawFn, tokenizer: hf.PreTrainedTokenizerBase) -> list[
 def cases(
     draw: st.DrawFn,
 ) -> tuple[hf.PreTrainedTokenizerBase, list[int], bool, tuple[str, ...]]:
-    """A tokenizer, output tokens, whether to skip special tokens, and stop strings,
-    most of them from the text.
-    """
+    """A tokenizer, output tokens, whether to skip special ones, and stop strings."""
     tokenizer = draw(st.sampled_from(list(TOKENIZERS.values())))
     tokens, skip = draw(token_lists(tokenizer)), draw(st.booleans())
     text = decode(tokenizer, tokens, skip)

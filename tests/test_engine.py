@@ -458,9 +458,7 @@ def test_error_of_one_request_leaves_others_their_round(rule):
 def test_a_processor_fails_where_the_text_goes_and_nowhere_else(
     fault, drafter_name, rule
 ):
-    """On a draft token that is not the text it is never our business: the request goes
-    on, and drafting too.
-    """
+    """On a draft token off the text it is not our business: all goes on."""
     pairs = zip(prompts(), truth(), strict=False)
     texts = [[*prompt, *answer.tokens] for prompt, answer in pairs]
 

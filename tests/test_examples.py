@@ -1,8 +1,5 @@
-"""Every example runs without arguments, with warnings as errors: in this process, and
-one of them (all of them in `make test-all`) in its own.
-
-So does the Python in the README and in the guide to new methods, block after block, as
-one program.
+"""Every example runs without arguments, warnings as errors, and so does the Python in
+the README and in the guide to new methods. `make test-all` runs all in processes.
 """
 
 import copy
@@ -52,10 +49,8 @@ LINES = 60
 
 def test_there_are_examples_and_they_are_short():
     assert {path.stem for path in EXAMPLES} >= set(SAYS)
-    lengths = {
-        path.stem: len(path.read_text(encoding="utf-8").splitlines())
-        for path in EXAMPLES
-    }
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in EXAMPLES}
+    lengths = {name: len(text.splitlines()) for name, text in texts.items()}
     assert {name: lines for name, lines in lengths.items() if lines > LINES} == {}
 
 
@@ -86,10 +81,7 @@ def test_example_does_what_it_says(path, monkeypatch, capsys):
     ],
 )
 def test_example_runs_as_a_process(path):
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUTF8": "1",
-    }
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     warnings = ("-W", "error::UserWarning", "-W", "error::RuntimeWarning")
     run = subprocess.run(
         [sys.executable, *warnings, str(path)],

@@ -133,9 +133,7 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """No file may have more than 64 KiB; writers are told the same as on a full disk,
-    with another number.
-    """
+    """No file may have more than 64 KiB: as on a full disk, with another number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     yield

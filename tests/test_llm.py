@@ -462,9 +462,7 @@ def test_the_family_is_driven_the_best_way():
 
 
 def test_default_dtype_of_the_process_changes_no_text():
-    """transformers changes it while another thread loads a model, and a buffer given to
-    C must not follow.
-    """
+    """transformers changes it while a thread loads; a buffer for C must not follow."""
     penalised = dict(presence_penalty=0.5, repetition_penalty=1.2, top_p=0.9)
     choices = (dict(method="eagle"), dict(rule="rejection"))
     choices += (dict(rule="rejection", method="none"), {})

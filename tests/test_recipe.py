@@ -44,10 +44,8 @@ def test_every_record_is_dealt_once_and_whole(recipe):
                 assert rows.positions[row][here].tolist() == list(
                     range(int(here.sum()))
                 )
-                read, after = (
-                    rows.tokens[row][here].tolist(),
-                    rows.next[row][here].tolist(),
-                )
+                read = rows.tokens[row][here].tolist()
+                after = rows.next[row][here].tolist()
                 assert read[1:] == after[:-1]
                 found.append((*read, after[-1]))
     assert len(set(found)) == len(found)

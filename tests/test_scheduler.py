@@ -129,9 +129,7 @@ def test_one_that_was_given_up_while_it_waited_never_runs():
 
 
 def shared(prompts: list[int], plain: float, token: float, **options: int):
-    """Return the seconds of each round of a machine where a round takes `plain`
-    seconds and a prompt token `token` more, with one writer beside prompts.
-    """
+    """Return the seconds of rounds: `plain` and `token` for each prompt token more."""
     scheduler = Scheduler(**options)
     writer = request(2, -1)
     writer.cached = 1

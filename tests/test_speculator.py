@@ -1,6 +1,4 @@
-"""Faults of a drafter, and requests that choose their own method, rule or width: who is
-drafted for, and who is not.
-"""
+"""Faults of a drafter, and requests with their own method, rule or width."""
 
 import warnings
 from collections.abc import Callable

@@ -16,6 +16,7 @@ from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
 from foreword.verify import rule
 from foreword_lab.bench.oracle import Oracle
+from grids import slow_case
 from tiny_sizes import sizes
 
 PROMPT = [5, 6, 7, 8]
@@ -66,10 +67,7 @@ def draft_tokens(oracle: Oracle, sequence: Request, count: int) -> list[int]:
         (0.0, 0.5),
         (1.0, 0.0),
         (1.0, 1.0),
-        *(
-            pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.5))
-        ),
+        *(slow_case(*pair) for pair in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.5))),
     ],
 )
 def test_text_equals_plain_decoding(target, temperature, acceptance):
@@ -81,7 +79,7 @@ def test_text_equals_plain_decoding(target, temperature, acceptance):
     assert (drafted.stats.rounds < plain.stats.rounds) == (acceptance > 0)
 
 
-@pytest.mark.parametrize("acceptance", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
+@pytest.mark.parametrize("acceptance", [slow_case(0.3), 0.8])
 def test_share_of_accepted_tokens_is_the_acceptance(target, acceptance):
     kept = verified = 0
     for seed in range(2):

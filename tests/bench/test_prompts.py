@@ -55,11 +55,8 @@ def test_the_licence_of_every_source_is_named():
     readme = (files("foreword.prompts") / "data" / "README.md").read_text(
         encoding="utf-8"
     )
-    named = {
-        line.split("|")[1].strip()
-        for line in readme.splitlines()
-        if line.startswith("| ")
-    }
+    rows = [line for line in readme.splitlines() if line.startswith("| ")]
+    named = {row.split("|")[1].strip() for row in rows}
     assert {prompt.source for kind in KINDS for prompt in load(kind)} <= named
 
 

@@ -118,8 +118,6 @@ def test_speeds_are_told_by_kind_of_prompt(printed):
     assert code.speedups["lm"].mid == pytest.approx(8 / 3)
     assert code.speedups["lm"].low < 8 / 3 < code.speedups["lm"].high
     assert "2.67 (2.00–4.00)" in printed(table_of((code, chat)))
-    assert (
-        by_source({key: {"code/1": one["code/1"]} for key, one in results.items()})
-        == ()
-    )
+    coded = {key: {"code/1": one["code/1"]} for key, one in results.items()}
+    assert by_source(coded) == ()
     assert table_of(()) is None

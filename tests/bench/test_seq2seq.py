@@ -12,15 +12,8 @@ from foreword_lab.bench.batches import together
 from foreword_lab.bench.run import Options, run
 
 PEERS = ("transformers.assisted", "transformers.lookup")
-METHODS = (
-    "ngram",
-    "suffix",
-    "lm",
-    "cascade(suffix, lm)",
-    "oracle",
-    "quantized",
-    *PEERS,
-)
+METHODS = "ngram;suffix;lm;cascade(suffix, lm);oracle;quantized".split(";")
+METHODS = (*METHODS, *PEERS)
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,7 @@ def costs(tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 def pair(
     generator: np.random.Generator, prompts: int = 40
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Costs of two entries on prompts of very different difficulty; the first is 2 times as
-    fast, give or take 20 %.
-    """
+    """Costs of two entries on unlike prompts; the first is 2 times as fast, ± 20 %."""
     tokens = generator.integers(20, 200, prompts)
     seconds = tokens * generator.lognormal(0, 0.8, prompts)
     noise = generator.uniform(0.8, 1.2, prompts)
@@ -36,10 +34,8 @@ def test_speed_is_total_tokens_over_total_seconds():
 
 
 def test_the_middle_is_the_ratio_of_speeds():
-    fast, slow = (
-        costs(np.array([30, 30]), np.array([1, 2])),
-        costs(np.array([20, 20]), np.array([4, 4])),
-    )
+    fast = costs(np.array([30, 30]), np.array([1, 2]))
+    slow = costs(np.array([20, 20]), np.array([4, 4]))
     assert speedup(fast, slow).mid == pytest.approx(20 / 5)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from foreword.types import Request, SamplingParams
+from grids import slow_case
 from running import (
     DTYPE,
     Case,
@@ -51,7 +52,7 @@ def predicted(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 # each rule and each temperature once; `make test-all` has the other pairs too
 PAIRS = [("rejection", 0.7), ("match", 1.0)]
 SLOW = [("rejection", 1.0), ("match", 0.7)]
-PAIRS += [pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW]
+PAIRS += [slow_case(*pair) for pair in SLOW]
 
 
 @pytest.mark.parametrize(("rule", "temperature"), PAIRS)

@@ -27,6 +27,7 @@ from foreword.estimators import LinearCost
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
 from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 from foreword_train.methods.acceptance import save
+from grids import slow_case
 from policy import Policy
 
 FLAT = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
@@ -85,9 +86,7 @@ def outcome(drafted: int, accepted: int) -> RoundResult:
 
 
 def even(tokens: int) -> torch.Tensor:
-    """The distribution, in log-weights, of so many tokens of one probability among
-    twenty: its entropy is log(tokens).
-    """
+    """Log-weights of so many equal tokens among twenty: the entropy is log(tokens)."""
     return torch.full((20,), -math.inf).index_fill_(0, torch.arange(tokens), 3.0)
 
 
@@ -207,9 +206,7 @@ def falling(share: float, length: int) -> Draft:
 
 
 def play_sure(policy: Policy, rounds: int, kept: float, propose: float) -> None:
-    """Rounds with chains that say their probabilities, of which this share is kept;
-    making one draft token takes `propose` seconds.
-    """
+    """Rounds of chains with stated probabilities; `propose`: seconds a draft token."""
     one = request()
     for _ in range(rounds):
         (asked,) = policy.nodes([one])
@@ -230,9 +227,7 @@ def test_promises_that_do_not_come_true_are_believed_less():
 
 
 def test_dear_first_rounds_do_not_shut_a_drafter_out():
-    """The first rounds of a process are slow; a floor that is too high for any draft
-    token must come down by itself.
-    """
+    """The first rounds are slow; a floor too high for all must come down by itself."""
     policy, one = Policy(FLAT), request()
     for place in range(80):
         (asked,) = policy.nodes([one])
@@ -271,9 +266,7 @@ def test_the_cost_of_any_width_lies_between_its_neighbours(rows):
 
 
 def test_costs_follow_what_forwards_really_take():
-    """The machine is half as fast as it was when it was measured, and a width is dear
-    that was computed cheap.
-    """
+    """The machine is half as fast as measured, and a cheap width is now dear."""
     costs = Costs({1: 1.0, 4: 1.0, 16: 1.0})
     for _ in range(200):
         costs.correct(1, 2.0)
@@ -301,9 +294,7 @@ def test_one_slow_forward_says_little():
 
 @dataclass
 class Drafted:
-    """A drafter in numbers: seconds for each text, each draft token and each token that
-    it reads; what comes true.
-    """
+    """A drafter in numbers: seconds by text, draft token and token read; acceptance."""
 
     text: float
     token: float
@@ -315,9 +306,7 @@ class Drafted:
 def served(
     policy: Policy, drafter: Drafted, texts: int, together: int
 ) -> tuple[float, float]:
-    """Texts of 64 tokens, `together` at a time: seconds they take, and the share of the
-    rounds that drafted.
-    """
+    """Texts of 64 tokens, `together` at a time: seconds, and the share that drafted."""
     costs, spent, rounds, drafted = Costs(policy.cost), 0.0, 0, 0
     prompt, params = [1] * drafter.prompt, SamplingParams(max_tokens=64)
     waiting = [
@@ -367,10 +356,8 @@ MODEL = Drafted(text=4e-4, token=1e-4, reading=3e-5, kept=0.8)
 """About what the bundled draft model takes."""
 
 
-@pytest.mark.parametrize(
-    "cost", [OWN, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["own", "large"]
-)
-@pytest.mark.parametrize("together", [1, 4, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cost", [OWN, slow_case(LARGE)], ids=["own", "large"])
+@pytest.mark.parametrize("together", [1, 4, slow_case(32)])
 @pytest.mark.parametrize(
     "drafter",
     [

@@ -1,6 +1,4 @@
-"""Which method is used, in a world of numbers: costs are given, and whether a method's
-draft tokens agree with the text is drawn; nothing is measured.
-"""
+"""Which method is used, in a world of given costs and drawn agreement."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,15 +8,9 @@ from random import Random
 import pytest
 
 from foreword.budget.choice import TRIAL, UNPRICED, Choice, Text
-from foreword.budget.estimates import (
-    BUDGET,
-    DEPTHS,
-    SHARE,
-    Agreement,
-    OnText,
-    Price,
-)
+from foreword.budget.estimates import BUDGET, DEPTHS, SHARE, Agreement, OnText, Price
 from foreword.engine.reading import BLOCK, LARGEST, READING, Allowance, runs
+from grids import slow_case
 
 LENGTH = 128
 Rate = Callable[[int], float]
@@ -168,9 +160,9 @@ def test_plain_decoding_is_used_where_every_method_loses():
 @pytest.mark.parametrize(
     ("high", "low", "tokens", "most"),
     [
-        pytest.param(0.8, 0.0, 50, 1.30, marks=pytest.mark.slow),
+        slow_case(0.8, 0.0, 50, 1.30),
         (0.8, 0.0, 200, 1.16),
-        pytest.param(0.8, 0.0, 1000, 1.06, marks=pytest.mark.slow),
+        slow_case(0.8, 0.0, 1000, 1.06),
         (0.8, 0.25, 100, 1.14),
         (0.8, 0.8, 100, 1.05),
         (0.3, 0.3, 100, 1.06),

@@ -57,10 +57,7 @@ def mixed() -> list[Case]:
 
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Another method in every round, whatever was measured; how often each was used.
-
-    Whatever is looked up is used in every other round.
-    """
+    """Another method in every round; what is looked up is used in every other one."""
     turns, used, looks = count(), Counter[int](), count()
 
     def turn(choice: Choice, texts: object, unread: object, out: list[int]) -> int:

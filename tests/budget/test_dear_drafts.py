@@ -1,6 +1,4 @@
-"""A draft model whose forward takes .4 of the target's: chains of stated probabilities,
-in a world of given costs; after Qwen2.5-Coder-0.5B drafting for 1.5B.
-"""
+"""A draft model whose forward takes .4 of the target's (Qwen2.5-Coder-0.5B of 1.5B)."""
 
 import random
 
@@ -23,9 +21,7 @@ ANSWERS, LENGTH, PROMPT = 12, 96, 60
 
 
 def seconds(policy: Policy, heat: int, slow: float = 0.0) -> list[float]:
-    """Return the seconds of each answer after its first round; a share `slow` of the
-    rounds takes up to three times as long.
-    """
+    """Return the seconds of answers; a share `slow` of rounds takes up to thrice."""
     costs, took, stalls = Costs(TARGET), [], random.Random(5)
     for answer in range(ANSWERS):
         coins = random.Random(answer)
@@ -71,10 +67,8 @@ def seconds(policy: Policy, heat: int, slow: float = 0.0) -> list[float]:
     ids=["idle", "busy", "loaded", "loaded, busy"],
 )
 def test_a_draft_model_that_agrees_is_used(measured, slow, heat):
-    fixed = [
-        seconds(Policy(measured, FixedBudget(count)), heat, slow)
-        for count in (0, 1, 2, 3, 5)
-    ]
+    policies = [Policy(measured, FixedBudget(count)) for count in (0, 1, 2, 3, 5)]
+    fixed = [seconds(policy, heat, slow) for policy in policies]
     took = seconds(Policy(measured), heat, slow)
     plain, best = sum(fixed[0][2:]), min(sum(one[2:]) for one in fixed)
     assert best < 0.85 * plain, "drafting pays here"

@@ -1,6 +1,4 @@
-"""Methods that are not in use look up and read on the text that another one writes, and
-what they are said to gain there is what they gain themselves.
-"""
+"""Idle methods look up and read on another's text, and gain what they seem to gain."""
 
 import pytest
 
@@ -40,9 +38,7 @@ def requests(temperature: float) -> list[Case]:
 def observed(
     members: list, asked: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Chooser, list[tuple[int, int, int]]]:
-    """Return a chooser that decodes plainly while its members look up and read all they
-    can, and what it saw: (member, depth, accepted).
-    """
+    """Return a chooser that decodes plainly, and its (member, depth, accepted)."""
     seen: list[tuple[int, int, int]] = []
     saw = Choice.saw
 
@@ -85,9 +81,7 @@ def test_lookups_are_compared_with_what_another_method_writes(monkeypatch):
 def test_models_are_compared_with_what_another_method_writes(
     monkeypatch, name, temperature
 ):
-    """A token counts as one that it would have drafted where it is accepted in a round
-    of its own that begins there.
-    """
+    """A token would be drafted where a round that begins there accepts it."""
     asked = requests(temperature)
     agreed: dict[tuple[int, int], bool] = {}
     reread = ModelDrafter.reread

@@ -1,8 +1,6 @@
-"""Chats with tools become the prompts that the templates of the large families mean.
-
-The templates are shortened ones of Qwen 2.5 and 3, Qwen3-Coder, Llama 3.2, Mistral 7B
-v0.3 and Mistral Small 3.2, and one that wants the arguments as text, as DeepSeek's
-does.
+"""Chats with tools become the prompts that the templates of the large families mean:
+shortened ones of Qwen 2.5 and 3, Qwen3-Coder, Llama 3.2, Mistral 7B v0.3 and Small 3.2,
+and DeepSeek's arguments as text.
 """
 
 import json
@@ -345,10 +343,8 @@ def test_wrong_tools_are_refused(tools, error):
 
 
 def test_a_function_without_parameters_takes_none():
-    assert functions_of(function(name="now"))[0].parameters == {
-        "type": "object",
-        "properties": {},
-    }
+    nothing = {"type": "object", "properties": {}}
+    assert functions_of(function(name="now"))[0].parameters == nothing
     assert functions_of(None) == functions_of([]) == ()
 
 

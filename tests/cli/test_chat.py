@@ -81,10 +81,8 @@ def test_commands_change_the_conversation(here, llm):
     say(5, "Say \nhello.")
     say(5, "Define\nriver")
     say(5, "Hello", brief)
-    assert (found.returncode, found.stdout) == (
-        0,
-        "".join(f"{answer}\n" for answer in answers),
-    )
+    assert found.returncode == 0
+    assert found.stdout == "".join(f"{answer}\n" for answer in answers)
     assert answers[0] != answers[1]
     for said in (
         "the chat has no question yet",

@@ -106,9 +106,7 @@ LIGHT: dict[tuple[str, ...], str] = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Ended]:
-    """All commands, one after the other in one process that has imported nothing else:
-    those that should import the least come first.
-    """
+    """All commands in one process that has imported nothing, the lightest first."""
     folder = tmp_path_factory.mktemp("early")
     (folder / "data.jsonl").write_text('{"text": "A text to learn from."}\n')
     params = SamplingParams(seed=7, max_tokens=4, trace=True)

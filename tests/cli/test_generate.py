@@ -20,9 +20,7 @@ from foreword.sampling.noise import seed_of
 QUESTION = 'Define the word "gasolene".'
 LONG = "--temperature 0 --max-tokens 900 --method none --color"
 ENDLESS = ("generate", QUESTION, *LONG.split())
-"""At temperature 0 the small model repeats itself until it is stopped; in colour that
-is more than a pipe holds.
-"""
+"""At temperature 0 the small model repeats itself: more than a pipe holds."""
 
 
 PLAIN = ("--method", "none")
@@ -34,9 +32,7 @@ def unstyled(text: str) -> str:
 
 
 def test_process_reads_a_pipe_and_never_waits_for_garbage_collection(tmp_path, llm):
-    """One process of its own: the text of the library on stdout, one line on stderr,
-    and no search through all objects for garbage while it runs.
-    """
+    """A process of its own: the library's text, one line on stderr, no search."""
     code = (
         "import gc, sys; from foreword.cli import main\n"
         "full = []\n"

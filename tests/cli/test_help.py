@@ -30,7 +30,5 @@ def test_argument_that_is_not_text_is_refused(here, words):
     found = here(*words)
     shown = ascii(words[-1]).strip("'")
     assert (found.returncode, found.stdout) == (2, "")
-    assert (
-        f"cannot read argument {len(words)}: it is not UTF-8 text: {shown}"
-        in found.stderr
-    )
+    said = f"cannot read argument {len(words)}: it is not UTF-8 text: {shown}"
+    assert said in found.stderr

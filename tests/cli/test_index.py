@@ -197,9 +197,7 @@ def test_interrupted_build_leaves_nothing(here):
     os.write(pipe, b"words " * 2000)
 
     def interrupt() -> None:
-        """Interrupt the build that waits for the end of the pipe, then end it, in case
-        the interrupt came before the wait.
-        """
+        """Interrupt the build that waits for the end of the pipe, then end that too."""
         while select.select([pipe], [], [], 0)[0]:
             os.sched_yield()
         signal.pthread_kill(main_thread().ident, signal.SIGINT)

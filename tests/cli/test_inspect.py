@@ -139,9 +139,7 @@ def test_doctor_reports_acceptance_and_fails_without_a_draft(here):
 
 @pytest.fixture
 def few_tokens(monkeypatch):
-    """So much of each prompt is enough: what is wrong in the weights is wrong after
-    every token, by far more than the limit.
-    """
+    """Enough of each prompt: wrong weights are wrong after every token."""
     monkeypatch.setattr("foreword.cli.common.divergence.LONGEST", 32)
 
 

@@ -1,6 +1,4 @@
-"""`--json-schema`, `--regex` and `--grammar`: the library's answers, and refusals in
-one line before anything loads.
-"""
+"""`--json-schema`, `--regex` and `--grammar`: the library's answers, and refusals."""
 
 import json
 import re

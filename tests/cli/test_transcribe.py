@@ -22,11 +22,8 @@ def folder() -> Path:
 @pytest.mark.slow
 def test_text_segments_and_json_are_those_of_the_library(here):
     file, model = str(tiny_whisper.SOUND), str(folder())
-    options = (
-        "--model",
-        model,
-        *"--max-tokens 20 --language en --dtype float32".split(),
-    )
+    options = "--max-tokens 20 --language en --dtype float32".split()
+    options = ("--model", model, *options)
     llm = LLM(folder(), dtype="float32", method="none")
     plain, timed = (
         llm.transcribe(file, GREEDY, language="en", timestamps=one)[0]
@@ -47,11 +44,9 @@ def test_text_segments_and_json_are_those_of_the_library(here):
         here("transcribe", file, *options, *drafting, "--timestamps", "--json").stdout
     )
     assert found["tokens"] == timed.tokens
-    assert (found["file"], found["language"], found["stats"]["accepted"] > 0) == (
-        file,
-        "en",
-        True,
-    )
+    assert found["file"] == file
+    assert found["language"] == "en"
+    assert found["stats"]["accepted"] > 0
     assert [one["tokens"] for one in found["segments"]] == [
         one.tokens for one in timed.segments
     ]

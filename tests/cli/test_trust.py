@@ -61,11 +61,8 @@ def stranger(tmp_path):
         "AutoConfig": "strange.StrangeConfig",
         "AutoModelForCausalLM": "strange.StrangeModel",
     }
-    config |= {
-        "model_type": "strange",
-        "architectures": ["StrangeModel"],
-        "auto_map": own,
-    }
+    config |= {"model_type": "strange", "auto_map": own}
+    config["architectures"] = ["StrangeModel"]
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "strange.py").write_text(CODE)
     return folder

@@ -75,10 +75,8 @@ def test_view_shows_the_answer_and_the_totals(here, file):
 
 def test_view_shows_every_round_with_the_reason_for_no_draft(here, file):
     here(*WORDS[:-2], "--method", "none", "--record", "answer.json")
-    recording, found = (
-        Recording.read(file),
-        here("view", "answer.json", "--rounds", COLUMNS="200"),
-    )
+    recording = Recording.read(file)
+    found = here("view", "answer.json", "--rounds", COLUMNS="200")
     rows = re.findall(r"^ +\d+ +(\d+) +(\d+) +\d+\.\d  ", found.stdout, re.MULTILINE)
     assert rows == [("0", "0")] * len(recording.rounds)
     assert found.stdout.count(REASONS["method"]) == len(recording.rounds)
@@ -109,11 +107,8 @@ def test_no_text_of_a_recording_drives_the_terminal(here, file):
 def test_no_error_about_a_file_drives_the_terminal(here):
     folder = shutil.copytree(starter.draft(), here.folder / "model")
     weights = folder / "model.safetensors"
-    save_file(
-        {**load_file(weights), ATTACK: torch.ones(1)},
-        weights,
-        metadata={"format": "pt"},
-    )
+    tensors = {**load_file(weights), ATTACK: torch.ones(1)}
+    save_file(tensors, weights, metadata={"format": "pt"})
     found = here("inspect", "./model")
     assert found.returncode == 1
     assert "[bold]x[/bold], which its config has no place for" in " ".join(

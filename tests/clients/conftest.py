@@ -29,11 +29,7 @@ def client(tmp_path: Path, server: Running) -> Callable[..., str]:
 
 @pytest.fixture
 def program(client: Callable[..., str], server: Running) -> Callable[[str], Any]:
-    """Return a function that runs Python code with the clients' libraries and returns
-    the JSON that it prints.
-
-    The code finds the server's address in URL.
-    """
+    """Return a function that runs Python beside the server and returns its JSON."""
     return lambda code: json.loads(
         client("python", "-", given=f"URL = {server.url + '/v1'!r}\n{code}")
     )

@@ -19,9 +19,7 @@ def ran(
     given: str = "",
     longest: float = LONGEST,
 ) -> str:
-    """Return what a program prints, run in a folder with this home and environment;
-    it must succeed, within so many seconds.
-    """
+    """Return what a program prints, run in a folder with this home; it must succeed."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "LANG", "TMPDIR")

@@ -1,6 +1,4 @@
-"""A proxy between an agent and the server: it passes requests and streams through, has
-the model call the tools of a script, and keeps what went by.
-"""
+"""A proxy before the server: the model calls the tools of a script; all is kept."""
 
 import http.client
 import json
@@ -57,11 +55,7 @@ class Proxy:
     """Path and status of every request."""
 
     def directed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a body whose answer is the next call of the script, or the last
-        words.
-
-        An agent also asks for titles, without tools: such an answer is only made short.
-        """
+        """Return a body that calls the script's next tool; titles call none."""
         if self.script is None:
             self.turns.append(body)
             return body

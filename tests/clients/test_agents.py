@@ -1,8 +1,4 @@
-"""Coding agents as their users run them: Claude Code, Codex, opencode and Continue.
-
-The weights are random, so a proxy has the model call tools of the agent. The agent runs
-them and sends their results.
-"""
+"""Coding agents as users run them; a proxy has the model call their tools."""
 
 import json
 import shutil

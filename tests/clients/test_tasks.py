@@ -1,8 +1,5 @@
-"""The agents do a small task with a published model, which chooses what they call.
-
-What a model of 1.5 billion parameters manages is printed (`pytest -s`), and not tested.
-Tested is that an agent ends by itself, that every request is answered, and that every
-call is of a tool that the agent has.
+"""The agents do a small task with a published model, which chooses what they call. What
+it manages is printed (`pytest -s`); tested are ends, answers and calls of known tools.
 """
 
 import json

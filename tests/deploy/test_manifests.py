@@ -27,9 +27,7 @@ KUBERNETES = "1.34"
 SCHEMAS = json.loads(
     (Path(__file__).parent / "schemas" / "skypilot.json").read_text(encoding="utf-8")
 )
-"""Schemas of SkyPilot, which cannot be installed beside us: it needs older versions of
-click and uvicorn. The file says where they are from.
-"""
+"""SkyPilot's schemas (the file has their source): it cannot be installed beside us."""
 
 
 def options() -> set[str]:
@@ -65,11 +63,8 @@ def test_pods_are_probed_stopped_and_selected_as_the_server_is():
     probes = [
         container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")
     ]
-    assert [probe["httpGet"]["path"] for probe in probes] == [
-        "/ready",
-        "/ready",
-        "/health",
-    ]
+    paths = [probe["httpGet"]["path"] for probe in probes]
+    assert paths == ["/ready", "/ready", "/health"]
     assert {probe["httpGet"]["path"] for probe in probes} <= OPEN
     arguments = container["args"]
     assert named(arguments) <= options()

@@ -148,11 +148,8 @@ def test_wrong_vocabulary_map_is_found(tmp_path):
     others = (~right.tensors["t2d"]).nonzero().flatten()
     size = len(right.tensors["d2t"])
     assert len(others) == size
-    tensors = {
-        **right.tensors,
-        "d2t": others - torch.arange(size),
-        "t2d": ~right.tensors["t2d"],
-    }
+    reduced = {"d2t": others - torch.arange(size), "t2d": ~right.tensors["t2d"]}
+    tensors = right.tensors | reduced
     Checkpoint("", right.config, tensors).write(tmp_path)
     few = {"prompts": 2, "tokens": 12, "device": "cpu"}
     found = examine(DoctorOptions(draft=str(tmp_path), **few))

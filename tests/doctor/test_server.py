@@ -1,6 +1,4 @@
-"""The metrics of a server show what costs speed: those of our own real server, and those
-of vLLM as it writes them.
-"""
+"""Metrics show what costs speed: those of our own server, and of vLLM."""
 
 import json
 import socket

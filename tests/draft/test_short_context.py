@@ -10,6 +10,7 @@ from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, Vocabular
 from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.draft.cross_vocab.tli import IntersectionDrafter
 from foreword.types import SamplingParams
+from grids import slow_case
 from other_tokenizers import NEAR, pair
 from running import DTYPE, Case, engine, finish, outputs, plain, prompts, target
 
@@ -34,16 +35,13 @@ def check(drafter: Drafter, length: int, nodes: int, heat: float) -> int:
     return got[0].request.stats.accepted
 
 
-@pytest.mark.parametrize("heat", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize("heat", [slow_case(0.0), 1.0])
 @pytest.mark.parametrize(
     ("context", "length"),
     [
         (128, 300),
         (512, 250),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in ((128, 1), (128, 127), (512, 512))
-        ),
+        *(slow_case(*one) for one in ((128, 1), (128, 127), (512, 512))),
     ],
 )
 def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, heat):
@@ -51,7 +49,7 @@ def test_shared_tokens_are_drafted_beyond_the_draft_context(context, length, hea
     assert accepted > (5 if length > 1 and not heat else 0)
 
 
-@pytest.mark.parametrize("enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize("enough", [slow_case(0.0), 1.0])
 def test_pair_goes_on_beyond_the_draft_context(enough):
     check(CrossVocabularyDrafter(short(128), enough), 300, 8, 0.0)
 

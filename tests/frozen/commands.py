@@ -1,8 +1,5 @@
-"""What the command line prints: exit code, stdout and stderr of real processes, and the
-help of every command and sub-command.
-
-Numbers with a decimal point (times, rates) and the folder of the repository are
-replaced.
+"""What the command line prints: exit code, stdout and stderr, and every help. Decimal
+numbers and the repository's folder are replaced.
 """
 
 import os
@@ -66,11 +63,8 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
 def run(*arguments: str) -> dict[str, object]:
     """Return the exit code and the streams of `foreword` with these arguments."""
     ended = process(*arguments)
-    return {
-        "code": ended.returncode,
-        "out": steady(ended.stdout),
-        "err": steady(ended.stderr),
-    }
+    out, err = steady(ended.stdout), steady(ended.stderr)
+    return {"code": ended.returncode, "out": out, "err": err}
 
 
 def helps(group: Any, *words: str) -> Iterator[tuple[str, object]]:

@@ -1,8 +1,4 @@
-"""Bodies and streams of the server's four APIs: chat, completions, messages and
-responses.
-
-Ids, times and request numbers are replaced; everything else is recorded as it is sent.
-"""
+"""Bodies and streams of the server's four APIs, without ids, times and numbers."""
 
 import json
 import sys
@@ -25,11 +21,8 @@ PARAMETERS = {
     "properties": {"city": {"type": "string"}},
     "required": ["city"],
 }
-WEATHER = {
-    "name": "weather",
-    "description": "The weather of a city.",
-    "parameters": PARAMETERS,
-}
+WEATHER = {"name": "weather", "description": "The weather of a city."}
+WEATHER["parameters"] = PARAMETERS
 FUNCTION = {"type": "function", "function": WEATHER}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "place", "schema": PARAMETERS}}
 Sent = tuple[str, dict[str, Any]]
@@ -88,9 +81,7 @@ CHANGING = frozenset(
 """Keys whose values differ from run to run. Tokens read from the cache are among them:
 the first event of a message is sent while its prompt is looked up."""
 DIGITS = 6
-"""Decimal digits of numbers that are recorded: of logprobs, those that do not depend on
-the form of the JSON.
-"""
+"""Decimal digits recorded of logprobs: those that JSON's form does not change."""
 
 
 def steady(value: object) -> object:

@@ -1,9 +1,6 @@
-"""Tokens of the bundled models: every method under `match`, and methods that sample
-under every other rule.
-
-One prompt of each source, at three temperatures, with a fixed number of draft tokens.
-Beside the tokens of a run stands how many tokens were drafted and accepted, where that
-does not depend on measured time.
+"""Tokens of the bundled models: every method under `match`, and sampled ones under
+every rule, at three temperatures. Counts of draft tokens stand beside them where time
+plays no part.
 """
 
 import sys
@@ -28,10 +25,7 @@ SAMPLING = ("lm", "eagle")
 
 
 def requests() -> list[running.Case]:
-    """Return one bundled prompt of each source, at every temperature.
-
-    Half of the sampled ones are filtered.
-    """
+    """Return one bundled prompt of each source, at every temperature; some filtered."""
     first = {prompt.source: prompt for prompt in reversed(load("in-domain"))}
     texts = [first[source].messages[-1]["content"] for source in sorted(first)]
     ids = [tuple(running.tokenizer()(text)["input_ids"])[:200] for text in texts]

@@ -16,11 +16,8 @@ def members(value: object) -> Iterator[tuple[str, str]]:
         if name.startswith("_") and name != "__init__":
             continue
         member = inspect.getattr_static(value, name)
-        called = (
-            member.__func__
-            if isinstance(member, classmethod | staticmethod)
-            else member
-        )
+        is_bound = isinstance(member, classmethod | staticmethod)
+        called = member.__func__ if is_bound else member
         yield (
             name,
             str(inspect.signature(called))

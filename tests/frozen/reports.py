@@ -1,9 +1,4 @@
-"""The JSON of the commands that measure: `certify`, `doctor` and `tune`.
-
-Recorded are its keys, the types of their values, and verdicts. Left out is what depends
-on measured time: numbers, the sentences that hold them, which causes of low speed the
-doctor names, and which method is the fastest.
-"""
+"""The JSON of `certify`, `doctor` and `tune`: keys, types, verdicts, no times."""
 
 import json
 import sys
@@ -23,9 +18,7 @@ VERDICTS = {"certify": ("name", "status", "bound"), "doctor": ("healthy",)}
 
 
 def shape(value: object, exact: Collection[str]) -> object:
-    """Return JSON with a word for its type in place of each value, but for `exact`; of
-    a list, the shapes that differ.
-    """
+    """Return JSON with types in place of values, but for `exact`; lists by shape."""
     if isinstance(value, dict):
         return {
             key: inner if key in exact else shape(inner, exact)

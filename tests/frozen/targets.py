@@ -1,8 +1,5 @@
 """Tokens of small targets of every kind: backends, encoder-decoders, images, speech,
-quantized files, constraints.
-
-Each is asked greedily and at temperature 1, drafted by "ngram" with a fixed number of
-draft tokens.
+quantized files, constraints; greedily and at temperature 1.
 """
 
 import sys

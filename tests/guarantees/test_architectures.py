@@ -1,9 +1,6 @@
-"""Greedy text equals that of transformers for every architecture, and each runs in the
-best mode that it allows.
-
-`make test` takes one architecture of two for its mode and one of nine for its text;
-docs/numbers/models/sweep.json has how every kind runs, and `make test-all` runs them
-all.
+"""Greedy text equals transformers' for every architecture, in its best mode. `make
+test` takes one of two for its mode and one of nine for its text;
+docs/numbers/models/sweep.json has all, and `make test-all` runs them.
 """
 
 import json
@@ -153,9 +150,7 @@ def test_the_family_of_a_kind_is_what_its_config_says():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "found"), recorded().items())
 def test_no_bit_differs_on_the_backend_of_a_kind(kind, found):
-    """Which backend that is depends on the bits of this machine's arithmetic, so the
-    file may name another one.
-    """
+    """The backend depends on this machine's arithmetic: the file may name another."""
     for dtype in DTYPES:
         if found[dtype]["backend"]:
             assert find(kind, dtype).differing == ()

@@ -11,28 +11,22 @@ from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import Draft, DraftTree, SamplingParams
 from foreword.verify import RULES
+from grids import slow_case
 from running import Case, distribution, draft, drafter, engine, finish, prompts, target
 
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 LEVEL = 1e-3
-"""Seeds are fixed, so a test either always passes or always fails; this is the
-probability that it fails for bad luck.
-"""
+"""Probability that a test of these fixed seeds fails for bad luck."""
 TEXTS, TOKENS = 24, 32
-"""768 tokens: what halving the noise of `rejection` does to them has a p-value far
-below LEVEL, as the last test shows.
-"""
+"""768 tokens: halving the noise of `rejection` is seen in them far below LEVEL."""
 QUICK = ("traversal",)
 """Drawn trees; `block` gets a budget of chains. All rules are exact in tests/verify."""
 
 
 def ranks(rule: str, budget: DraftBudget | int = 6) -> tuple[list[float], float]:
     """Where each token lies in the target's distribution, in the order of how much the
-    draft model overrates it.
-
-    Uniform on [0, 1] if and only if the tokens have that distribution. In this order
-    any favour that a rule does to draft tokens moves all numbers one way. Also the
-    tokens per pass.
+    draft model overrates it: uniform on [0, 1] if and only if the tokens have it, as
+    favours move all numbers one way. Also the tokens per pass.
     """
     params = [
         SamplingParams(temperature=1.0, seed=seed, max_tokens=TOKENS, ignore_eos=True)
@@ -67,22 +61,9 @@ def test_tokens_have_the_targets_distribution(rule):
     assert kstest(places, "uniform").pvalue > LEVEL
 
 
+@pytest.mark.parametrize("rule", ["block", *map(slow_case, ("rejection", "traversal"))])
 @pytest.mark.parametrize(
-    "rule",
-    [
-        "block",
-        *(pytest.param(r, marks=pytest.mark.slow) for r in ("rejection", "traversal")),
-    ],
-)
-@pytest.mark.parametrize(
-    "budget",
-    [
-        SvipBudget,
-        *(
-            pytest.param(w, marks=pytest.mark.slow)
-            for w in (AdaEdlBudget, ConfidenceBudget)
-        ),
-    ],
+    "budget", [SvipBudget, *map(slow_case, (AdaEdlBudget, ConfidenceBudget))]
 )
 def test_tokens_have_it_where_a_budget_ends_chains(rule, budget):
     places, per_pass = ranks(rule, budget())

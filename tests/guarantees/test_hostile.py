@@ -12,6 +12,7 @@ from foreword.draft.lm import LanguageModelDrafter
 from foreword.model import Model
 from foreword.native.cpu import fast_bfloat16
 from foreword.types import SamplingParams
+from grids import slow_case
 
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 DRAFTERS = tuple(name for name in METHODS if name != "none")
@@ -119,12 +120,7 @@ def test_edges_in_one_batch_are_drafted_and_keep_their_text(
 
 
 @pytest.mark.parametrize(
-    ("rule", "heat"),
-    [
-        ("match", 1.3),
-        pytest.param("match", 0.0, marks=pytest.mark.slow),
-        pytest.param("block", 1.3, marks=pytest.mark.slow),
-    ],
+    ("rule", "heat"), [("match", 1.3), slow_case("match", 0.0), slow_case("block", 1.3)]
 )
 def test_draft_model_that_reads_less_than_the_prompts(rule, heat):
     check(short(), rule, heat, 64, 512)

@@ -11,6 +11,7 @@ import transformers as hf
 from folders import module_at
 from foreword import LLM, Completion
 from foreword.model.loading.given import Given
+from grids import slow_case
 from tiny_sizes import decoder
 
 SCRIPT = Path(__file__).parents[2] / "recipes" / "image_tokens.py"
@@ -25,9 +26,7 @@ METHODS = {
     "lm": 0,
     "cascade(recycle, lm)": 0,
 }
-"""Method, and the likeliest tokens kept: where all are, copies of a text as random as
-this are hardly ever accepted.
-"""
+"""Method, and the likeliest tokens kept: where all are, no copy is accepted."""
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +99,7 @@ def tiny(kind: str) -> Given:
     )
 
 
-@pytest.mark.parametrize(
-    "kind", ["emu3", pytest.param("llama", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", ["emu3", slow_case("llama")])
 def test_models_in_memory_write_trees_of_token_ids(recipe, kind):
     prompts, params = recipe.asked(COUNT, 5, max_tokens=40)
     with LLM(tiny(kind), tokenizer=False, draft=tiny(kind), nodes=8) as one:

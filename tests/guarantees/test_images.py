@@ -8,18 +8,13 @@ import tiny_vision
 from foreword import LLM, InvalidRequest, SamplingParams
 from foreword.chats.prompts import ids_of
 from foreword.model import Mode
-from grids import grid
+from grids import grid, slow_case
 from tiny_vision import chats, picture, said, together
 
 FAMILIES = [name for name in tiny_vision.FAMILIES if tiny_vision.missing(name) is None]
 QUICK = ("qwen2-vl", "llava", "gemma3")
-SOME = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-    for name in FAMILIES
-]
-"""Families that differ in what the language model is given; the others are slow only
-because there are so many. tests/hf/test_hf_images.py looks at others.
-"""
+SOME = [name if name in QUICK else slow_case(name) for name in FAMILIES]
+"""Families with different inputs; tests/hf/test_hf_images.py looks at others."""
 DRAFTED = (("qwen2-vl", "lm"), ("llava", "predicted"), ("gemma3", "layers"))
 NEW = 16
 
@@ -50,10 +45,8 @@ def test_greedy_text_is_that_of_generate(name):
     llm = fresh(name)
     assert llm.target.mode is Mode.TREE
     for chat, expected in zip(chats(), wanted(name), strict=True):
-        assert (
-            ids_of(llm.render(chat))
-            == tiny_vision.inputs(llm, chat)["input_ids"][0].tolist()
-        )
+        inputs = tiny_vision.inputs(llm, chat)
+        assert ids_of(llm.render(chat)) == inputs["input_ids"][0].tolist()
         assert llm.chat(chat, greedy()).tokens == expected
     seen = [one for one in wanted(name) if one]
     assert len({tuple(one) for one in seen}) == len(seen)
@@ -122,14 +115,8 @@ def test_a_prompt_of_text_names_its_images():
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [
-        (
-            {"prompt": "no place for it", "images": [picture(9, 8)]},
-            ".*once for each image",
-        ),
-        (
-            {"prompt": "<|image_pad|>", "images": [picture(900, 4)]},
-            "be 100 times as long",
-        ),
+        ({"prompt": "no place for it", "images": [picture(9, 8)]}, ".*once for each"),
+        ({"prompt": "<|image_pad|>", "images": [picture(900, 4)]}, "be 100 times as"),
         ({"prompt": "<|image_pad|>", "images": []}, "with images, it is"),
         ({"prompt": 7, "images": [picture(9, 8)]}, "with images, it is"),
         (

@@ -1,6 +1,4 @@
-"""Keys and values of the target: how much is held, what is read only once, and who
-gives way when there is no room.
-"""
+"""Keys and values of the target: how much is held, read once, and given up."""
 
 from dataclasses import replace
 
@@ -34,10 +32,7 @@ from running import (
 
 
 def covered(*cases: tuple[str, str]) -> pytest.MarkDecorator:
-    """Every method with both dtypes; `make test` runs these cases.
-
-    On a CPU the pool backend runs float32, and the native one bfloat16.
-    """
+    """Every method with both dtypes: on a CPU, pool runs float32, native bfloat16."""
     axes = (["none", "ngram", "lm"], ["float32", "bfloat16"])
     own = grid(cases, *axes, in_c=lambda case: case[1] == "bfloat16")
     return pytest.mark.parametrize(("name", "dtype"), own)

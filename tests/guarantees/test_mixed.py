@@ -1,8 +1,5 @@
-"""A stream of requests of many kinds: each kind is drafted as well in a batch as by
-itself, and no text changes.
-
-On the bundled models, with a fixed number of draft tokens each round, so that no clock
-plays a part.
+"""A stream of requests of many kinds, drafted as well in a batch as alone, and no text
+changes. The number of draft tokens is fixed: no clock plays a part.
 """
 
 from functools import cache
@@ -19,6 +16,7 @@ from foreword.draft.ensemble.recipe import shipped
 from foreword.model import Model, load_tokenizer
 from foreword.prompts import load
 from foreword_lab.bench.stats import speedup
+from grids import slow_case
 from running import Answer, Case, count_accepted, drafter, engine, finish
 
 KINDS = {
@@ -38,16 +36,11 @@ KINDS = {
     "bad words": {"bad_word_ids": ((262,), (280, 300))},
     "hot": {"temperature": 1.5},
 }
-MODELS, LOOKUPS = (
-    ("lm", "eagle", "dspark", "medusa"),
-    ("ngram", "suffix", "recycle", "lookahead", "predicted"),
-)
+MODELS = ("lm", "eagle", "dspark", "medusa")
+LOOKUPS = ("ngram", "suffix", "recycle", "lookahead", "predicted")
 NODES = 6
 NO_WORSE = 0.98
-"""Least share of the tokens a round that a kind has by itself.
-
-Where drafting has ended it is 0.4 to 0.7.
-"""
+"""Least share of the tokens a round that a kind has alone."""
 
 
 @cache
@@ -119,7 +112,7 @@ def check(name: str, asked: list[tuple[str, Case]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lm", pytest.param("ngram", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["lm", slow_case("ngram")])
 def test_no_kind_in_a_batch_loses_its_draft_tokens(name: str) -> None:
     check(name, stream(2, 16))
 
@@ -130,7 +123,7 @@ def test_no_kind_of_five_hundred_requests_costs_another_its_drafts(name: str) ->
     check(name, stream(46, 24))
 
 
-@pytest.mark.parametrize("name", ["lm", pytest.param("dspark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["lm", slow_case("dspark")])
 def test_adaptive_budget_drafts_on_after_filtered_requests(name: str) -> None:
     llm = LLM(method=name, budget=AdaptiveBudget({1: 1.01, 64: 1.64}))
     asked = [

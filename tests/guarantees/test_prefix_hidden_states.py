@@ -15,7 +15,7 @@ from foreword.draft.ensemble.cascade import CascadeDrafter
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.model import Model, Read
 from foreword.types import Batch, Draft, Request, SamplingParams
-from grids import NEEDS_C, grid
+from grids import NEEDS_C, grid, slow_case
 from running import (
     Answer,
     Case,
@@ -35,9 +35,7 @@ PARAMS = [
     SamplingParams(temperature=0.8, seed=4, max_tokens=24, ignore_eos=True),
 ]
 COVERED = (("dspark", "float32"), ("dspark", "bfloat16"))
-"""Cases of `make test`: torch's states and those of C. `eagle` is in the chat below, and
-the other heads get their states the same way.
-"""
+"""Cases of `make test`: torch's states and C's; other heads get theirs likewise."""
 
 
 def made(name: str, dtype: str) -> Drafter:
@@ -110,9 +108,7 @@ def second_turn(method: str, *, reuse: bool) -> Completion:
         return llm.chat(asked, params)
 
 
-@pytest.mark.parametrize(
-    "method", ["eagle", pytest.param("dspark", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", ["eagle", slow_case("dspark")])
 def test_the_second_turn_of_a_chat_with_the_bundled_heads(method):
     second, anew = second_turn(method, reuse=True), second_turn(method, reuse=False)
     assert second.stats.cached >= PAGE
@@ -151,9 +147,7 @@ def text(count: int, seed: int = 3) -> tuple[int, ...]:
 
 
 def check(model: Model, recorder: Recorder, answer) -> None:
-    """Check that all states passed on have the bits of what the target computes when it
-    reads the text in one piece.
-    """
+    """Check that all states have the bits of a text read in one piece."""
     tokens = answer.request.tokens[:-1]
     model.open(-7, len(tokens))
     read = Read(-7, 0, tokens, keep=0)

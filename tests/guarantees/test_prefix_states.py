@@ -224,8 +224,6 @@ def test_a_state_ends_with_its_page():
     loop, states = engine(model), model.backend.pool.prefixes._states
     model.cache_tokens = 4 * PAGE
     for seed in range(4):
-        finish(
-            loop,
-            [Case(tuple(text(150, seed)), SamplingParams(temperature=0, max_tokens=2))],
-        )
+        params = SamplingParams(temperature=0, max_tokens=2)
+        finish(loop, [Case(tuple(text(150, seed)), params)])
         assert len(states) == 1, "the second text has taken the last page of the first"

@@ -50,12 +50,9 @@ COVERED = [
     ("slem", QUICK, "adaedl", 512, 5),
     ("cascade", QUICK, "heuristic", 16, 5),
 ]
-"""(drafter, dtype, budget, chunk, slots).
-
-One drafter of each kind, and each pair of a dtype, a fixed or adaptive budget, a chunk
-and a number of slots. Each run has five prompts with other temperatures and filters.
-`make test-all` runs all combinations; every method also keeps the contract in
-tests/draft/test_contract.py.
+"""(drafter, dtype, budget, chunk, slots): one drafter of each kind, and each pair of
+the others, with five prompts of other temperatures and filters. `make test-all` runs
+all; every method keeps tests/draft/test_contract.py.
 """
 
 

@@ -12,7 +12,7 @@ from foreword import LLM, SamplingParams
 from foreword.draft.lookup.datastore import build
 from foreword.model import Mode, Model
 from generating import greedy
-from grids import grid
+from grids import grid, slow_case
 from tiny_seq2seq import target
 
 FAMILIES = list(tiny_seq2seq.FAMILIES)
@@ -20,10 +20,7 @@ T5_IN_C = "t5" + tiny_seq2seq.IN_C
 GREEDILY = (("t5", "lm"), ("bart", "ngram"), ("marian", "lm"), ("led", "lm"))
 SAMPLED = (("pegasus", "ngram"), ("bart", "lm"), ("led", "lm"), (T5_IN_C, "suffix"))
 REPEATING = (("t5", "ngram", 0.0), ("t5", "recycle", 1.0), (T5_IN_C, "predicted", 1.0))
-"""Cases of `make test`: relative positions, forced and forbidden tokens, a cache for
-want of trees, and C; a draft model and each kind of lookup. tests/hf covers mbart and
-m2m100, and `make test-all` runs every family with every method.
-"""
+"""Cases of `make test`: positions, forced tokens, caches, C, a draft model, lookups."""
 LENGTHS = (1, 7, 13, 40)
 NEW = 20
 
@@ -179,9 +176,7 @@ def test_what_the_settings_forbid_is_not_written(rule):
     assert found.stats.accepted > 0
 
 
-@pytest.mark.parametrize(
-    "name", ["bart", pytest.param("m2m100", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["bart", slow_case("m2m100")])
 def test_text_may_fill_the_context(name):
     source = (sources()[-1] * 2)[: target(name).context]
     room = target(name).context - len(target(name).seq2seq.start)

@@ -29,9 +29,7 @@ ASKED = [
 
 @cache
 def target(name: str) -> Model:
-    """A model that scales its states, or adds a bias to its scores, and that often
-    repeats its last token.
-    """
+    """A model that scales states or adds a bias, and often repeats its last token."""
     own = tiny_seq2seq.build(name)
     own.lm_head.weight = torch.nn.Parameter(
         own.get_input_embeddings().weight.detach().clone()

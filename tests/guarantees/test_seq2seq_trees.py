@@ -9,6 +9,7 @@ import tiny_seq2seq
 from foreword import LLM, SamplingParams
 from foreword.model import Model
 from foreword.types import Completion
+from grids import slow_case
 from tiny_seq2seq import target
 
 FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
@@ -117,9 +118,7 @@ def test_preempted_sequences_write_the_same_and_free_their_sources(name):
     assert pool.held == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["bart", pytest.param("m2m100", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["bart", slow_case("m2m100")])
 def test_bits_do_not_depend_on_the_batch_in_bfloat16(name):
     own = Model(tiny_seq2seq.build(name).bfloat16(), name)
     assert own.capability.backend == "pool"

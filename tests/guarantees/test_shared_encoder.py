@@ -57,9 +57,7 @@ def counted(*models: PreTrainedModel) -> Iterator[list[int]]:
 
 
 def compare(target: Model, name: str, draft: object, **more) -> int:
-    """Check that the draft model changes no token at two temperatures; return how many
-    of its tokens were accepted.
-    """
+    """Check that the draft model changes no token; return how many are accepted."""
     options = dict(max_tokens=16, ignore_eos=True, n=2, **more)
     asked = [SamplingParams(temperature=heat, seed=3, **options) for heat in (0.0, 1.0)]
     tokenizer, accepted = tiny_seq2seq.tokenizer(name), 0
@@ -98,10 +96,8 @@ def test_an_equal_encoder_runs_once_for_both_models(name, saved, tmp_path):
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "folder"])
 @pytest.mark.parametrize("name", ["bart", "marian"])
 def test_a_decoder_alone_drafts_with_the_encoder_of_the_target(name, saved, tmp_path):
-    target, draft = (
-        Model(tiny_seq2seq.build(name), name),
-        decoder(tiny_seq2seq.build(name)),
-    )
+    target = Model(tiny_seq2seq.build(name), name)
+    draft = decoder(tiny_seq2seq.build(name))
     if saved:
         draft.save_pretrained(tmp_path)
         tiny_seq2seq.tokenizer(name).save_pretrained(tmp_path)
@@ -133,8 +129,6 @@ def test_decoder_of_another_hidden_size_is_refused():
 
 def test_a_decoder_only_model_drafts_from_the_answer_alone():
     letters = dict.fromkeys(range(100, 104), 50.0)
-    target, draft = (
-        Model(tiny_seq2seq.build("bart"), "bart"),
-        Model(tiny_models.build("llama"), "llama"),
-    )
+    target = Model(tiny_seq2seq.build("bart"), "bart")
+    draft = Model(tiny_models.build("llama"), "llama")
     assert compare(target, "bart", draft, logit_bias=letters) > 10

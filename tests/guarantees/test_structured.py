@@ -1,6 +1,4 @@
-"""Answers that follow a schema, an expression or a grammar: the text of plain decoding,
-and valid, with every drafter.
-"""
+"""Answers that follow a form are the text of plain decoding, and valid."""
 
 import json
 import re
@@ -19,7 +17,7 @@ from foreword.sampling.noise import seed_of
 from foreword.types import Request
 from foreword.types.params import SamplingParams
 from foreword.verify import RULES
-from grids import grid
+from grids import grid, slow_case
 from running import (
     Answer,
     Case,
@@ -46,10 +44,8 @@ PERSON = {
     },
     "required": ["name", "age", "city", "tags"],
 }
-PHONE, SUMS = (
-    r"[0-9]{3}-[0-9]{4} (home|wörk)",
-    'root ::= number (" + " number)* " = " number\nnumber ::= [0-9]{1,3}',
-)
+PHONE = r"[0-9]{3}-[0-9]{4} (home|wörk)"
+SUMS = 'root ::= number (" + " number)* " = " number\nnumber ::= [0-9]{1,3}'
 FORMS = (
     dict(json_schema=PERSON),
     dict(regex=PHONE),
@@ -61,9 +57,7 @@ FORMS = (
 HEATS = (0.0, 0.7, 1.3)
 DTYPE = "bfloat16" if fast_bfloat16() else "float32"
 COVERED = (("lm", 1), ("suffix", 2), ("dspark", 0))
-"""Methods of `make test`, each with another pairing of forms and temperatures: a model,
-a lookup and a head. `make test-all` runs all methods with all pairings.
-"""
+"""Methods of `make test`, each with another pairing of forms and temperatures."""
 
 
 def loaded() -> Model:
@@ -125,13 +119,9 @@ def test_every_rule_gives_greedy_text(rule):
 
 
 @pytest.mark.parametrize("rule", SLOWLY)
-@pytest.mark.parametrize(
-    "method", ["lm", pytest.param("suffix", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", ["lm", slow_case("suffix")])
 def test_tokens_have_the_masked_distribution(rule, method):
-    """In the order of how much the draft model overrates them, as in test_distribution.py; both
-    sides under the grammar.
-    """
+    """Ordered by how much the draft model overrates them, by the grammar."""
     words = SamplingParams(regex="([a-z ]{1,5}, ){12}", max_tokens=24).regex
     options = dict(temperature=1.0, max_tokens=24, regex=words)
     params = [SamplingParams(seed=seed, **options) for seed in range(16)]

@@ -1,6 +1,4 @@
-"""The drop-in on vision-language models: the text of transformers' own calls, drafted,
-and reasons for what is left to it.
-"""
+"""The drop-in on vision-language models: transformers' text, drafted, or a reason."""
 
 from functools import cache
 
@@ -14,14 +12,12 @@ from foreword.hf import borrowed
 from foreword.model import load_tokenizer
 from foreword.model.vision.processor import load_processor
 from generating import OURS, OUTPUT
+from grids import slow_case
 
 LEFT_OUT = ("smolvlm", "mistral3", "pixtral", "lfm2-vl", "tied")
 NAMES = [name for name in tiny_vision.FAMILIES if name not in LEFT_OUT]
 QUICK = ("qwen2.5-vl", "llava-onevision", "gemma4")
-"""One that turns positions with images, one that cuts them, and one with windows; of
-each family tests/guarantees/test_images.py looks at another. Their drafts are
-accepted now and then, though a draft model reads no images.
-"""
+"""Families that turn positions, cut images, or have windows; some drafts fit."""
 ASKED = dict(speculative_decoding=True)
 OPTIONS = dict(do_sample=False, max_new_tokens=24, pad_token_id=0, **OUTPUT)
 
@@ -46,10 +42,7 @@ def read(name: str, chat: int = 3) -> dict[str, torch.Tensor]:
 pytestmark = pytest.mark.usefixtures("four")
 
 
-EVERY = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in NAMES
-]
+EVERY = [name if name in QUICK else slow_case(name) for name in NAMES]
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,6 +1,4 @@
-"""transformers' `assistant_early_exit` and `use_mtp`: layers of the model's own
-checkpoint draft, through Foreword.
-"""
+"""`assistant_early_exit` and `use_mtp`: the checkpoint's layers draft, in Foreword."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""The drop-in gives what transformers gives of encoder-decoders: same tokens, same
-shapes, same rules of stopping.
-"""
+"""The drop-in gives what transformers gives of encoder-decoders: tokens and shapes."""
 
 import warnings
 from functools import cache, partial
@@ -17,6 +15,7 @@ import tiny_seq2seq
 from foreword import InvalidRequest
 from foreword.hf import SpeculativeSeq2SeqOutput
 from generating import OURS, OUTPUT, Alternate, CollectedStream, Sum, few, greedy
+from grids import slow_case
 
 FAMILIES = ["t5", "bart", "mbart", "marian", "m2m100"]
 UNCHANGED = "transformers runs this call unchanged"
@@ -124,9 +123,7 @@ def test_sampled_tokens_have_the_distribution_of_transformers(model):
     assert (shares[0] - shares[1]).abs().max() < 0.08
 
 
-@pytest.mark.parametrize(
-    "name", ["m2m100", pytest.param("mbart", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["m2m100", slow_case("mbart")])
 def test_the_language_is_that_of_the_call(name):
     model, inputs, texts = built(name), sources(9, 4), []
     for language in (20, 33):

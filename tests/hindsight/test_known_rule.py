@@ -1,6 +1,4 @@
-"""A known answer under rules with noise of their own: as many draft tokens are accepted
-as the rule would have accepted, given the text.
-"""
+"""A known answer under rules with their own noise: as much is accepted as in a run."""
 
 from dataclasses import replace
 from itertools import product
@@ -16,6 +14,7 @@ from foreword.types import Round
 from foreword.verify import RULES
 from foreword_lab.certify.enumeration import over_uniforms
 from foreword_lab.certify.worlds import World, along, drawn
+from grids import slow_case
 
 NAMES = [name for name in RULES.own if RULES[name].given_text]
 TURN = "Write a long list of animals."
@@ -47,9 +46,7 @@ def test_rules_that_compare_distributions_know_how_far_a_text_is_accepted():
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_acceptance_given_the_text_is_the_rule_s(name, seed):
-    """P(at least i accepted, text) = p(text) R_i(text), for every text of i + 1 tokens:
-    R_i is right, and what follows does not depend on it.
-    """
+    """P(at least i accepted, text) = p(text) R_i(text) for texts of i + 1 tokens."""
     world, rule = World.random(seed, vocab=3, depth=3), RULES[name]
     draft, drafted = drawn(world)
     weights = along(world.target, draft).log()
@@ -109,8 +106,7 @@ def mean_and_error(answers: list[list[int]]) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "method"),
-    [("rejection", "lm"), pytest.param("block", "eagle", marks=pytest.mark.slow)],
+    ("name", "method"), [("rejection", "lm"), slow_case("block", "eagle")]
 )
 def test_as_many_are_accepted_as_in_real_runs(llm, name, method):
     played, real = [], []

@@ -105,10 +105,8 @@ def test_a_text_may_be_taken_back_to_any_place(mode):
 
 def test_a_model_that_has_no_cache_reads_whole_texts():
     model, words = tiny_models.build("llama"), text(20)
-    backend, own = (
-        CacheBackend(model, Mode.PLAIN, cache=False),
-        CacheBackend(model, Mode.PLAIN),
-    )
+    backend = CacheBackend(model, Mode.PLAIN, cache=False)
+    own = CacheBackend(model, Mode.PLAIN)
     for one in (backend, own):
         one.open(1, 40)
         one.read([Read(1, 0, words[:9], keep=0)])

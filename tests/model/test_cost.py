@@ -28,9 +28,7 @@ def model() -> Model:
 
 @pytest.fixture
 def trusted(monkeypatch):
-    """No machine outruns its table; other tests beside this one may have slowed it down
-    while it was made.
-    """
+    """No machine outruns its table, though other tests may have slowed it down."""
     monkeypatch.setattr("foreword.model.cost.STALE", 0.0)
 
 

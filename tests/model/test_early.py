@@ -1,6 +1,4 @@
-"""Rows whose first layers a view has run: the target's forward goes on from there, and
-its scores, keys and values have the same bits as those of a whole one.
-"""
+"""Rows whose first layers a view has run: the target goes on with the same bits."""
 
 from functools import cache
 

@@ -1,6 +1,4 @@
-"""What the C side would not compute as a model does is refused; what it reads in
-another order has one of its own.
-"""
+"""What the C side would compute otherwise is refused; other orders have their own."""
 
 import pytest
 import torch

@@ -1,6 +1,4 @@
-"""An answer that is read again from its beginning, as after a preemption or by another
-replica, goes on with the same bits.
-"""
+"""An answer that is read again from its beginning goes on with the same bits."""
 
 import pytest
 
@@ -9,12 +7,13 @@ from drafters import Foresight, known
 from foreword.api.job import repeat
 from foreword.model import Mode, Model
 from foreword.types import SamplingParams
+from grids import slow_case
 from running import Case, engine, plain
 from sweep import DTYPES
 
 KINDS = [
     ("plain", "mamba"),
-    pytest.param("plain (whole texts)", "rwkv", marks=pytest.mark.slow),
+    slow_case("plain (whole texts)", "rwkv"),
     ("cache", "lfm2"),
     ("pool", "llama"),
 ]

@@ -36,9 +36,7 @@ def bytes_read(codes: torch.Tensor, outputs: int, depth: int) -> torch.Tensor:
 
 
 def decoded(codes: torch.Tensor, outputs: int, depth: int, bits: int) -> torch.Tensor:
-    """The weights that codes stand for, number by number: the plain definition of the
-    layout in groups.c.
-    """
+    """The weights that codes stand for: the definition of the layout in groups.c."""
     if bits == 8:
         return bytes_read(codes, outputs, depth)
     header = forward.Grouped.from_buffer_copy(codes[:128].numpy().tobytes())

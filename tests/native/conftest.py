@@ -21,10 +21,8 @@ class Compiled(NamedTuple):
 
 @pytest.fixture
 def compile_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compiled]:
-    """Return a function that compiles with a cache folder and other variables.
-
-    Each cache folder has a path of its own, so no library is loaded before. Warnings
-    are given once per process, which is here once per call.
+    """Return a function that compiles with a new cache folder and other variables, so
+    that nothing is loaded before and warnings are given.
     """
 
     def compile_with(cache: Path | str, **variables: str) -> Compiled:

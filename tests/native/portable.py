@@ -1,8 +1,4 @@
-"""What test_portable.py runs once for each instruction set: hashes of the logits of tiny
-models of every architecture, computed portably.
-
-    FOREWORD_CFLAGS=-march=x86-64-v3 python portable.py NAME …
-"""
+"""Hashes of tiny models' logits: FOREWORD_CFLAGS=-march=… python portable.py NAME …"""
 
 import hashlib
 import json

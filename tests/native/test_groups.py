@@ -81,9 +81,8 @@ MATTERS = 5e-5
 
 
 def rounded(rows: Tensor, span: int, group: int) -> Tensor:
-    """Rows in 127 steps for each group: steps of the largest number of the span; or 2,
-    4 or 8 times as fine where the group's are so much smaller, in spans where that
-    lowers the squares of errors by a share of the squares of the row.
+    """Rows in 127 steps for each group, or 2, 4 or 8 times as fine where that lowers
+    the squares of errors by a share of the row's.
     """
     spans = rows.unflatten(1, (-1, span // group, group))
     top = spans.abs().amax((-2, -1), keepdim=True)
@@ -123,9 +122,7 @@ PAIRWISE = {
     for row, kind in enumerate(KINDS)
     for column in range(5)
 }
-"""Each pair of a group and a kind of scales once, with one of the numbers of bits, and
-each of these with each kind. `make test-all` runs the others.
-"""
+"""Each pair of a group and a kind of scales once; `make test-all` runs the others."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Attention over keys and values in 8 bits is that over bfloat16 ones, rounded by a
-plain definition: bit for bit.
-"""
+"""Attention over keys and values in 8 bits is that over bfloat16, to the bit."""
 
 import platform
 import shutil
@@ -11,10 +9,11 @@ import pytest
 
 from foreword.native import compiler
 from foreword.native.compiler import SOURCES
+from grids import slow_case
 
 PROGRAM = Path(__file__).with_name("kv.c")
 X86 = ["-march=x86-64"] if platform.machine() == "x86_64" else []
-KINDS = [compiler.NATIVE, *(pytest.param(x86, marks=pytest.mark.slow) for x86 in X86)]
+KINDS = [compiler.NATIVE, *(slow_case(x86) for x86 in X86)]
 SHAPES = [
     "4 4 64 0",
     "8 2 32 0",
@@ -33,22 +32,10 @@ def program(request, tmp_path_factory) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     made = tmp_path_factory.mktemp("kv") / "program"
-    flags = [
-        flag
-        for flag in compiler.FLAGS
-        if flag not in (compiler.NATIVE, "-shared", "-fPIC")
-    ]
-    words = [
-        "cc",
-        *flags,
-        request.param,
-        "-I",
-        str(SOURCES),
-        str(PROGRAM),
-        "-o",
-        str(made),
-        "-lm",
-    ]
+    others = (compiler.NATIVE, "-shared", "-fPIC")
+    flags = [flag for flag in compiler.FLAGS if flag not in others]
+    words = ["cc", *flags, request.param, "-I", str(SOURCES), str(PROGRAM)]
+    words += ["-o", str(made), "-lm"]
     subprocess.run(words, check=True, timeout=120)
     return made
 

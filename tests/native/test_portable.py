@@ -17,7 +17,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.native.angles import turns
 from foreword.native.cpu import cpuinfo
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 from tiny_models import FAMILIES, build
 
 pytestmark = NEEDS_C
@@ -35,11 +35,8 @@ SETS = {
 }
 """Instruction sets beside the processor's own: compiler flags, and what it must have."""
 FEW = ("llama-gqa", "qwen3", "gemma2", "mixtral")
-TEXTS = {
-    None: "e8c1db019cad546b",
-    "int8": "e8c1db019cad546b",
-    "int4": "9629afa7ee1811b6",
-}
+TEXTS = dict.fromkeys((None, "int8"), "e8c1db019cad546b")
+TEXTS["int4"] = "9629afa7ee1811b6"
 """Hashes of texts of the models of the tests, which every machine must write."""
 
 
@@ -63,11 +60,7 @@ def hashes(flags: str, names: Sequence[str]) -> dict[str, str | None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("avx2", FEW),
-        *(pytest.param(kind, [*FAMILIES], marks=pytest.mark.slow) for kind in SETS),
-    ],
+    ("kind", "names"), [("avx2", FEW), *(slow_case(kind, [*FAMILIES]) for kind in SETS)]
 )
 def test_logits_are_equal_with_every_instruction_set(kind, names):
     flags, needed = SETS[kind]

@@ -1,6 +1,4 @@
-"""Products in C beside torch's, for every way in which rows and outputs can be cut:
-passes, panels, chunks, threads.
-"""
+"""Products in C beside torch's, for every way in which rows and outputs are cut."""
 
 from itertools import product
 from pathlib import Path
@@ -53,9 +51,7 @@ PAIRWISE = {
     for row, outputs in enumerate(OUTPUTS)
     for column in range(3)
 }
-"""A Latin square: each pair of outputs, depth and threads occurs once or more, and
-`make test-all` runs the other triples.
-"""
+"""A Latin square: each pair occurs; `make test-all` runs the other triples."""
 
 
 @NEEDS_C

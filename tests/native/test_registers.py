@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from foreword.native.compiler import FLAGS, NATIVE, SOURCES
+from grids import slow_case
 
 ADDED = re.compile(r"vdpbf16ps|vfmadd\d+ps")
 WHOLE = re.compile(r"vpdpwssd|vpdpbusd|vpmaddwd")
@@ -49,13 +50,9 @@ def products(loop: list[str], added: re.Pattern[str]) -> int:
     platform.machine() != "x86_64" or shutil.which("gcc") is None,
     reason="needs gcc for x86-64",
 )
-@pytest.mark.parametrize(
-    "processor", ["cooperlake", pytest.param("skylake-avx512", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("processor", ["cooperlake", slow_case("skylake-avx512")])
 def test_sums_stay_in_registers(processor: str, tmp_path: Path):
-    """The sums are of at most 12 rows, in bfloat16, 8 bits and 4, with and without
-    instructions for bfloat16.
-    """
+    """Sums of at most 12 rows, in bfloat16, 8 and 4 bits, both ways."""
     flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
     source, made = Path(__file__).with_name("registers.c"), tmp_path / "made.s"
     words = ["gcc", *flags, "-I", str(SOURCES), "-S", str(source), "-o", str(made)]

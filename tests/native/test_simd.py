@@ -1,8 +1,6 @@
-"""The same C on processors of several kinds, run here: each operation against torch,
-and a forward against our own.
-
-What this machine's processor cannot do is left out; another kind of machine is tried
-where a cross compiler and an emulator are installed.
+"""The same C on several kinds of processors, run here: each operation against torch,
+and a forward against our own. Others than this machine's need a cross compiler and an
+emulator.
 """
 
 import hashlib
@@ -23,6 +21,7 @@ from torch.testing import assert_close
 from foreword.native import compiler
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cpuinfo
+from grids import slow_case
 
 PROGRAM = Path(__file__).with_name("simd.c")
 PROMISED = Path(__file__).with_name("bits.c")
@@ -34,9 +33,7 @@ FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 
 
 PRODUCT, GROUPED = "85b9b33adaa482b2", "2ee4fbbfa3b69623"
-"""Beginnings of the hashes of products with weights of 8 bits, and in groups, which are
-the same on all of them.
-"""
+"""Beginnings of the hashes of products in 8 bits and groups, equal on all."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ USUAL = AVX2_BY_CLANG if AVX2_BY_CLANG.refused() is None else AVX2
 def slowly(usual, kinds):
     """Return the usual kinds, and the others of `kinds` for `make test-all` alone."""
     others = [kind for kind in kinds if kind not in usual]
-    return usual + [pytest.param(kind, marks=pytest.mark.slow) for kind in others]
+    return usual + [slow_case(kind) for kind in others]
 
 
 KINDS = slowly([USUAL], (AVX2, AVX2_BY_CLANG, *OTHERS))
@@ -143,9 +140,7 @@ OF_FUSED = {"exponentials", "rotations"}
 
 
 def given() -> Tensor:
-    """Blocks of three times 16 numbers: common ones, those between two bfloat16, and
-    what is hardly a number.
-    """
+    """Blocks of three times 16 numbers: common ones, between two, and hardly any."""
     generator = torch.Generator().manual_seed(1)
     common = torch.rand(6, 3, LANES, generator=generator) * 160 - 80
     high = torch.randint(0x3F80, 0x4180, (2, 3, LANES), generator=generator)
@@ -172,9 +167,7 @@ def output(kind: Kind, program: Path, folder: Path, numbers: bytes = b"") -> byt
 def results(
     request, tmp_path_factory
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-    """What the program prints for each block, its forwards [coding, all rows or one by
-    one, numbers], and a product.
-    """
+    """What the program prints for each block, forwards and a product."""
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from foreword.native.compiler import NATIVE, SOURCES
+from grids import slow_case
 
 FILES = sorted(path for path in SOURCES.rglob("*.[ch]"))
 MOST_LINES, MOST_WIDTH = 300, 100
@@ -20,10 +21,7 @@ SETS = (
     else []
 )
 """AVX2, SSE, AVX512 without bfloat16, and matrix registers."""
-FLAGS = [
-    NATIVE,
-    *(pytest.param(f"-march={name}", marks=pytest.mark.slow) for name in SETS),
-]
+FLAGS = [NATIVE, *(slow_case(f"-march={name}") for name in SETS)]
 
 
 def refused(source: Path, flag: str) -> str:

@@ -19,9 +19,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for the session: while it is open, an event loop runs in this thread, and
-    asyncio allows no other.
-    """
+    """Not for the session: asyncio allows no other loop in this thread."""
     place = chromium()
     if place is None:
         pytest.skip("no Chromium is installed")

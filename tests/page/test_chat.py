@@ -1,8 +1,4 @@
-"""The chat: coloured tokens, rounds that open, settings, errors, several turns.
-
-`make test` runs what only a browser sees; what other tests see too, only
-`make test-all`.
-"""
+"""The chat: tokens, rounds, settings, errors, turns; what only a browser sees."""
 
 import json
 import shutil
@@ -39,10 +35,8 @@ def test_every_token_has_the_colour_of_its_origin(page, served):
     assert answer.locator(".token.accepted").count() > 0
     own = answer.locator(".token.correction, .token.bonus, .token.plain").count()
     # the last may be cut
-    assert own in (
-        answer.locator(".round").count(),
-        answer.locator(".round").count() - 1,
-    )
+    count = answer.locator(".round").count()
+    assert own in (count, count - 1)
     expect(page.locator(".strip")).to_contain_text("tokens a pass")
 
 

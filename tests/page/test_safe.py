@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from browsing import ask, choose, more, recorded, tab, upload
 from foreword_server.page.files import Shown, write_self_contained
+from grids import slow_case
 from owned import TALE
 from serving import running
 
@@ -112,7 +113,7 @@ def test_a_server_with_keys_asks_for_one(browser, served):
     [
         ("light", 1280),
         *(
-            pytest.param(*layout, marks=pytest.mark.slow)
+            slow_case(*layout)
             for layout in (("dark", 1280), ("light", 390), ("dark", 1920))
         ),
     ],

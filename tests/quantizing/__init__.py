@@ -1,9 +1,4 @@
-"""Checkpoints with matrices of 8 bits, as compressed-tensors stores them: a row of
-whole numbers and its scale.
-
-Any model can be written so without a library; the forms of the libraries themselves are
-in tests/model/quantized.
-"""
+"""Checkpoints of 8 bits as compressed-tensors stores them: rows and their scales."""
 
 import json
 from pathlib import Path
@@ -20,10 +15,7 @@ SETTINGS = dict(
 
 
 def int8(folder: Path) -> dict[str, Tensor]:
-    """Quantize the projections of a saved model in place.
-
-    Returns the weights of the plain model, by name.
-    """
+    """Quantize a saved model's projections; return the plain weights by name."""
     tensors = load_file(folder / "model.safetensors")
     plain = dict(tensors)
     for name in [

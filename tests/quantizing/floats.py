@@ -1,7 +1,5 @@
-"""Checkpoints of floating-point numbers in 8 and 4 bits, written without a library.
-
-Each function quantizes the projections of a saved model in place, and returns the
-weights of the plain model, by name, as the definition of the format gives them.
+"""Checkpoints of floating-point numbers in 8 and 4 bits, written without a library;
+each function returns the plain weights by name.
 """
 
 from collections.abc import Iterator
@@ -20,9 +18,7 @@ Held = dict[str, Tensor]
 
 
 def fp8(folder: Path, size: int = 16, fused: Held | None = None) -> Held:
-    """Blocks of `size` by `size`, as DeepSeek-V3 names them; `fused` are tensors to
-    take instead of the tensors of the file; experts have three dimensions.
-    """
+    """Blocks of `size`, by DeepSeek-V3's names; `fused` replace tensors."""
     held = fused or load_file(folder / "model.safetensors")
     plain = dict(held)
     for name in _projections(held):
@@ -48,9 +44,7 @@ def blocks(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def nvfp4(folder: Path, *, divided: bool = False) -> Held:
-    """Two numbers a byte with a scale for 16 inputs; `divided`: as compressed-tensors
-    names them, else as ModelOpt does.
-    """
+    """Two numbers a byte, a scale for 16 inputs; `divided`: by compressed-tensors."""
     held = load_file(folder / "model.safetensors")
     plain = dict(held)
     for name in _projections(held):

@@ -21,9 +21,7 @@ def words(codes: Tensor, bits: int) -> Tensor:
 
 
 def gptq(folder: Path, bits: int, *, version: int = 1, order: bool = False) -> dict:
-    """Quantize the projections of a saved model in place; `order`: inputs of a group
-    are no run (desc_act). Returns the weights of the plain model, by name.
-    """
+    """Quantize a saved model; `order`: desc_act. Return the plain weights by name."""
     held = load_file(folder / "model.safetensors")
     plain = dict(held)
     for name in [one for one in held if one.endswith("_proj.weight")]:

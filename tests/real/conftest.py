@@ -1,7 +1,4 @@
-"""Published models, each loaded once and closed before the next, with all cores.
-
-They stay in $FOREWORD_PUBLISHED, or else in the cache folder.
-"""
+"""Published models, loaded one at a time, kept in $FOREWORD_PUBLISHED or the cache."""
 
 import os
 from collections.abc import Callable, Iterator

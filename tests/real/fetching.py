@@ -10,9 +10,7 @@ from foreword import files
 
 
 def fetched(name: str) -> Path:
-    """Return the file of a model, downloaded the first time into $FOREWORD_PUBLISHED or
-    the cache folder; skip the test where no index has it.
-    """
+    """Return a model's file, downloaded once; skip the test where no index has it."""
     folder = os.environ.get("FOREWORD_PUBLISHED") or files.cache() / "published"
     try:
         return published.fetch(name, Path(folder))

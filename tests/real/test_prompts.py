@@ -49,9 +49,7 @@ def lines() -> list[str]:
 
 @pytest.fixture(scope="module")
 def theirs(name, model) -> PreTrainedTokenizerBase:
-    """Return what transformers reads, with the step that its reader leaves out of what
-    the owner's tokenizer.json has.
-    """
+    """Return what transformers reads, with the step of tokenizer.json it leaves out."""
     path = model(name)
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     backend = tokenizer.backend_tokenizer

@@ -130,9 +130,7 @@ def test_context_is_used_to_its_end(llm, name):
 
 
 def test_first_tokens_are_those_of_llama_cpp(llm, name, model, capsys):
-    """Other kernels round otherwise, so texts may part at a near-tie: where they do,
-    ours must hold theirs nearly as likely as its own token.
-    """
+    """Texts may part at a near-tie: ours must hold theirs nearly as likely."""
     llama_cpp = pytest.importorskip("llama_cpp")
     threads = dict.fromkeys(["n_threads", "n_threads_batch"], torch.get_num_threads())
     peer = llama_cpp.Llama(str(model(name)), n_ctx=512, verbose=False, **threads)

@@ -1,6 +1,4 @@
-"""Recordings: real ones follow the schema and come back as they were; whatever is no
-recording is refused by name.
-"""
+"""Recordings: real ones follow the schema and come back; others are refused by name."""
 
 import asyncio
 import json
@@ -44,12 +42,8 @@ def llm() -> LLM:
 
 
 def params(name: str = "lm", **more: object) -> SamplingParams:
-    values = {
-        "method": name.split()[0],
-        "max_tokens": 16,
-        "ignore_eos": True,
-        "trace": True,
-    }
+    values = {"method": name.split()[0], "max_tokens": 16}
+    values |= {"ignore_eos": True, "trace": True}
     return SamplingParams(**(values | REQUESTS[name] | more))
 
 

@@ -89,10 +89,8 @@ def rounds_of(llm: LLM, seed: int, nodes: int | None) -> set[str]:
 
 
 def chat_files() -> list[Path]:
-    """Return the files that every chat request over HTTP runs, from the socket to the
-    socket; without uvicorn's tick, which belongs to none, and hits all on a busy machine.
-
-    With a fixed number of draft tokens: whether a budget drafts depends on time.
+    """Return the files that every chat request over HTTP runs, without uvicorn's tick.
+    The number of draft tokens is fixed: whether a budget drafts depends on time.
     """
     from foreword import LLM
     from serving import running
@@ -110,9 +108,7 @@ def chat_files() -> list[Path]:
 
 @cache
 def measure() -> dict[str, dict[str, dict[str, float]]]:
-    """Return files and lines of code of each path, and all lines of what `LLM()` and one
-    answer import; measured in a new process.
-    """
+    """Return files and code lines of each path, and lines of what is imported."""
     folders = (folder.parent for folder in PACKAGES.values())
     paths = os.pathsep.join(map(str, (*folders, SUPPORT, Path(__file__).parent)))
     environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}

@@ -34,12 +34,8 @@ def pages() -> list[Path]:
 
 def blocks(language: str) -> list[Block]:
     """Return all blocks of a language, page by page."""
-    return [
-        block
-        for page in pages()
-        for block in blocks_of(page)
-        if block.language == language
-    ]
+    every = [block for page in pages() for block in blocks_of(page)]
+    return [block for block in every if block.language == language]
 
 
 def blocks_of(page: Path) -> list[Block]:

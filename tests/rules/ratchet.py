@@ -33,13 +33,9 @@ LIMITS = {
     "comprehensions": 0,
     "pronouns": 0,
 }
-"""Lines of a file; characters of a code line, on average; statements that hold too
-much; assigned names that are no nouns.
-"""
+"""Lines of a file, mean characters of a code line, statements, names: at most."""
 MARGIN = 1.05
-"""How much more a measured path may run than was recorded: which functions a round
-calls depends on what the budget decides, and that on time.
-"""
+"""How much more a measured path may run: what a budget decides depends on time."""
 FEW = 30
 """Lines of code. The mean width of a smaller file says little."""
 FUNCTION = 50
@@ -73,11 +69,8 @@ def files() -> Numbers:
 def numbers() -> dict[str, Numbers]:
     """Return all numbers of today."""
     runs = measured.measure()
-    return {
-        "files": files(),
-        "paths": runs["paths"],
-        "whole": whole.sizes() | runs["whole"],
-    }
+    sizes = whole.sizes() | runs["whole"]
+    return {"files": files(), "paths": runs["paths"], "whole": sizes}
 
 
 def recorded() -> dict[str, Numbers]:

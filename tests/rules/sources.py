@@ -102,9 +102,7 @@ def dense_comprehensions(path: Path) -> list[int]:
 
 
 def pronouns(path: Path) -> list[str]:
-    """Return the parameters and assigned names that are no nouns; inside of a
-    comprehension they are fine.
-    """
+    """Return parameters and assigned names that are no nouns, comprehensions aside."""
     tree = syntax(path)
     inside = {
         id(node)

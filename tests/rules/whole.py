@@ -40,11 +40,8 @@ def is_protocol(node: ast.ClassDef) -> bool:
 def members(name: str) -> int:
     """Return how many methods and annotated attributes a base class has."""
     tree = syntax(SOURCE / BASES[name])
-    [node] = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    ]
+    known = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    [node] = [node for node in known if node.name == name]
     return sum(isinstance(part, ast.FunctionDef | ast.AnnAssign) for part in node.body)
 
 

@@ -1,7 +1,4 @@
-"""Seconds that each file of tests takes, kept in tests/durations.json: files that take longest start first.
-
-`make durations` measures them again, on an idle machine; without other load, two cores finish at nearly the same time.
-"""
+"""Seconds of each file of tests (tests/durations.json); `make durations` measures."""
 
 import json
 import os

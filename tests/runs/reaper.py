@@ -1,7 +1,5 @@
-"""Ends the processes that a run of the tests has started, however the run ends.
-
-All of them have the mark of the run in their environment. This file is also a program
-that waits for the end of the run's process; it then kills every process with its mark.
+"""Ends the processes that a run of the tests has started, however it ends: they have
+its mark in their environment. Also the program that waits.
 """
 
 import os

@@ -25,10 +25,7 @@ def wait_for(
     process: subprocess.Popen | None = None,
     log: Path | None = None,
 ) -> T:
-    """Return what a function returns, as soon as it is true.
-
-    Fails, with the log, once the process has ended or LIMIT is over.
-    """
+    """Return a function's result once true; fail once the process has ended."""
     last = monotonic() + LIMIT
     while True:
         code = None if process is None else process.poll()
@@ -53,9 +50,7 @@ def bounded(process: subprocess.Popen) -> Iterator[None]:
 
 
 def line_with(pattern: str, process: subprocess.Popen[str]) -> re.Match[str]:
-    """Return the first match in what a process writes on stderr, as soon as its line
-    is written; its `string` is all that was read. Fails, with that, where none comes.
-    """
+    """Return the first match in a process's stderr, read no further; or fail."""
     said = ""
     with bounded(process):
         for line in process.stderr:

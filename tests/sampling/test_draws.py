@@ -81,10 +81,8 @@ def test_unshared_noise_is_independent_of_the_targets():
     shared = torch.stack(
         [draws(shared=True).drafting(one, path) for path in paths]
     ).flatten()
-    assert (
-        abs(torch.corrcoef(torch.stack([drafted, shared]))[0, 1])
-        < 4 / len(drafted) ** 0.5
-    )
+    correlation = torch.corrcoef(torch.stack([drafted, shared]))[0, 1]
+    assert abs(correlation) < 4 / len(drafted) ** 0.5
     noise = keyed.verifying((one,), chosen([[5, 6]]))
     assert noise.gumbel is None
     assert not torch.equal(noise.accept, noise.bonus)

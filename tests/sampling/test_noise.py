@@ -24,9 +24,7 @@ from foreword.sampling.noise import (
 
 ONES = 0xFFFFFFFF
 LEVEL = 1e-4
-"""Seeds are fixed, so a test either always passes or always fails; this is its probability
-of failing without a fault.
-"""
+"""Probability that a test of these fixed seeds fails without a fault."""
 
 
 PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)

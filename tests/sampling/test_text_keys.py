@@ -1,7 +1,4 @@
-"""A sampled token depends on target, parameters, seed and every token before it, and on
-nothing else: prompts are independent under one seed, and a text goes on equally
-wherever it is cut.
-"""
+"""A sampled token depends on target, parameters, seed and earlier tokens alone."""
 
 from dataclasses import replace
 

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from grids import slow_case
 from serving import Running
 
 SCALARS = st.one_of(
@@ -53,9 +54,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-"""Not that all bodies of the schema are served: JSON Schema cannot say which roles or
-choices a model has.
-"""
+"""Not all bodies of the schema: it cannot say which roles a model has."""
 PATHS = {
     "/v1/chat/completions": {
         "messages": st.lists(MESSAGE, max_size=3) | JSON,
@@ -76,7 +75,7 @@ PATHS = {
 }
 
 
-MANY = pytest.param(120, marks=pytest.mark.slow)
+MANY = slow_case(120)
 
 
 # the server, in another thread, does
@@ -111,7 +110,7 @@ def test_no_body_breaks_the_server(server: Running, path: str, examples: int) ->
 
 
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
-@pytest.mark.parametrize("examples", [4, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, slow_case(15)])
 def test_the_api_is_as_it_is_described(server: Running, examples: int) -> None:
     """Requests made from our OpenAPI description get answers that it describes."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

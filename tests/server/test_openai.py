@@ -86,9 +86,7 @@ def test_n_answers_are_those_of_their_seeds(client):
 
 
 def test_every_method_and_batch_give_the_same_text(server):
-    """The seed decides the text: not the method, its width, the suffix of the model or
-    what runs beside it.
-    """
+    """The seed decides the text: not method, width, suffix or batch."""
     client = openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="none", max_retries=0
     )
@@ -145,10 +143,8 @@ def test_streamed_logprobs_cover_every_token(client):
     )
     chunks = list(chunks)
     logprobs = [choice.logprobs for chunk in chunks for choice in chunk.choices]
-    assert (
-        sum(len(one.content) for one in logprobs if one)
-        == chunks[-1].usage.completion_tokens
-    )
+    count = sum(len(one.content) for one in logprobs if one)
+    assert count == chunks[-1].usage.completion_tokens
 
 
 def test_completions_take_texts_and_ids(client, llm):

@@ -1,8 +1,5 @@
-"""Responses as the Open Responses specification has them: every required field and
-event, of its type, in its order.
-
-The cases are those of its compliance tests (github.com/openresponses/openresponses,
-bin/compliance-test.ts) that need no image, no WebSocket and no tool of a host.
+"""Responses as the Open Responses specification has them: cases of its compliance tests
+(github.com/openresponses/openresponses) that need no image, WebSocket or host's tool.
 """
 
 import json

@@ -32,9 +32,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One process for all tests of this file; few descriptors, interrupts ignored as in
-    the background, keys in a file and in the environment.
-    """
+    """One process for all: few descriptors, ignored interrupts, keys in both places."""
     keys = tmp_path_factory.mktemp("server") / "keys"
     keys.write_text("# ours\nfrom-file\n")
     options = ("--log-json", "--served-model-name", "mine", "--api-key-file", str(keys))

@@ -1,8 +1,4 @@
-"""Many users at once: nothing is lost, no token differs from plain decoding alone, and
-memory stays.
-
-`make soak` sends ten thousand requests; the tests 84.
-"""
+"""Many users at once: nothing is lost, no token differs. `make soak` sends 10,000."""
 
 import asyncio
 import gc

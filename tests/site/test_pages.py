@@ -1,6 +1,4 @@
-"""Pages are short, and the pages of methods have one shape: the same sections, and a
-table whose options exist in the code with the defaults that it states.
-"""
+"""Pages are short; those of methods have one shape, and options as in the code."""
 
 import inspect
 import re

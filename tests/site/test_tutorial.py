@@ -1,7 +1,5 @@
-"""The tutorial works: its commands and its Python run in order, as a reader would.
-
-Commands and code come from the page. What takes minutes there is made smaller by a
-table, so a command that the page no longer has is noticed.
+"""The tutorial works: the page's commands and Python run in order. What takes minutes
+is made smaller by a table of its commands.
 """
 
 import io

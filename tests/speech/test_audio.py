@@ -1,6 +1,4 @@
-"""Sound from files and arrays: one channel of floats at the rate of the model, or an
-error that says what is wrong.
-"""
+"""Sound from files and arrays: one channel at the model's rate, or an error."""
 
 import io
 import struct

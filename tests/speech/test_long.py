@@ -14,6 +14,7 @@ from foreword import LLM, InvalidRequest, SamplingParams, Transcript
 from foreword.speech.audio import samples
 from foreword.speech.windows import compression_ratio, split
 from foreword.wanted import Abandoned, dropped_when
+from grids import slow_case
 
 RATE = 16_000
 NEW = 16
@@ -78,7 +79,7 @@ def transcribed(name: str, times: int = 5, **options) -> Transcript:
     return found
 
 
-@pytest.mark.parametrize("name", ["v2", pytest.param("v3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["v2", slow_case("v3")])
 def test_windows_follow_the_timestamps(name):
     found = transcribed(name)
     check(name, found, do_sample=False)
@@ -108,10 +109,8 @@ def test_window_reads_the_prompt_and_the_text_before_it(condition):
 def silence() -> float:
     """Return the probability of silence in the first window."""
     model = theirs("v2")
-    start, token = (
-        torch.tensor([[tiny_whisper.EOS + 1]]),
-        model.generation_config.no_timestamps_token_id - 1,
-    )
+    start = torch.tensor([[tiny_whisper.EOS + 1]])
+    token = model.generation_config.no_timestamps_token_id - 1
     window = features("v2", 3)[:, :, :300]
     with torch.no_grad():
         logits = model(input_features=window, decoder_input_ids=start).logits[0, -1]
@@ -151,10 +150,8 @@ def test_poor_text_is_written_again_at_the_next_temperature():
 def test_text_is_split_at_pairs_of_timestamps():
     begin, word = 1000, 5
     assert split([word, word], begin, 300) == ([(0, 150, [word, word])], 300)
-    assert split([begin, word, begin + 9], begin, 300) == (
-        [(0, 9, [begin, word, begin + 9])],
-        300,
-    )
+    text = [begin, word, begin + 9]
+    assert split(text, begin, 300) == ([(0, 9, text)], 300)
     pair = [begin, word, begin + 9, begin + 10, word, begin + 20]
     assert split(pair, begin, 300) == ([(0, 9, pair[:3]), (10, 20, pair[3:])], 300)
     assert split([*pair[:4], word], begin, 300) == ([(0, 9, pair[:4])], 18)

@@ -101,10 +101,7 @@ def test_settings_that_a_request_needs_are_named(copied):
     for options, said in (
         (dict(language="en"), "cannot set 'language': .* lack lang_to_id"),
         (dict(task="translate"), "cannot set 'task': .* lack task_to_id"),
-        (
-            dict(timestamps=True),
-            "cannot write timestamps: .* lack no_timestamps_token_id",
-        ),
+        (dict(timestamps=True), "cannot write timestamps: .* lack no_timestamps_token"),
     ):
         with pytest.raises(InvalidRequest, match=said):
             lacking.transcribe(SOUND, GREEDY, **options)

@@ -16,7 +16,7 @@ from foreword.draft.base import Source
 from foreword.model import Mode, Model
 from foreword.model.encoder import EncoderMemory
 from foreword.speech.audio import samples
-from grids import grid
+from grids import grid, slow_case
 from tiny_seq2seq import IN_C, in_c
 
 RATE = 16_000
@@ -25,11 +25,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=NEW)
 METHODS = ["ngram", "suffix", "lm", "cascade(suffix, lm)"]
 GREEDILY = (("v2", False, "lm"), ("v3", True, "none"))
 SAMPLED = (("v2", "lm", True), ("v2" + IN_C, "suffix", False))
-"""(name, ...) of `make test`: each vocabulary, dtype, kind of method and timestamps once.
-
-A vocabulary of 50,000 tokens is slow, so models and what transformers writes are made
-once. `make test-all` runs all combinations.
-"""
+"""(name, ...) of `make test`: each vocabulary, dtype, method, timestamps once."""
 
 
 @cache
@@ -181,9 +177,7 @@ def test_drafts_change_no_token_of_a_sampled_text(name, method, timestamps):
         assert sum(one.stats.accepted for one in drafted) > 30
 
 
-@pytest.mark.parametrize(
-    "method", ["ngram", pytest.param("suffix", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", ["ngram", slow_case("suffix")])
 def test_repeated_text_is_copied(method):
     asked = SamplingParams(temperature=0.3, max_tokens=80, seed=1)
     plain, drafted = (

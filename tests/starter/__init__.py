@@ -1,8 +1,5 @@
-"""Two small models for tests: the family that shipped first, a Llama of 16M parameters
-and its draft of 1.5M.
-
-So tests stay quick while the family that ships grows. Licence and attribution are those
-of packages/foreword-models.
+"""Two small models for tests, those that shipped first: 16M parameters and a draft of
+1.5M. Licence and attribution: packages/foreword-models.
 """
 
 from pathlib import Path

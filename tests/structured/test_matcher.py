@@ -30,9 +30,7 @@ def answer(params: SamplingParams, prompt: int = 0) -> AnswerGrammar:
 
 
 def fresh(params: SamplingParams, text: list[int]) -> set[int] | None:
-    """The tokens that may follow a text by a matcher of its own; None if it refuses the
-    text. Without the end.
-    """
+    """The tokens that may follow a text, without the end; None if it is refused."""
     vocab = target().vocab
     matcher = GrammarMatcher(grammars().compiled(params))
     if not all(matcher.accept_token(token) for token in text):

@@ -1,8 +1,4 @@
-"""Compilations of many tenants: one at a time for each, in turns, ended by leaving and
-by time; no mask differs.
-
-A process takes a second to start, so the tests share the two of one queue.
-"""
+"""Compilations of many tenants, in turns, ended by leaving and by time."""
 
 import asyncio
 import gc

@@ -1,6 +1,4 @@
-"""Requests to a server of the bundled model, by the clients of OpenAI and Anthropic,
-and the turns and parts that they are made of.
-"""
+"""Requests to a server of the bundled model, by clients of OpenAI and Anthropic."""
 
 import json
 from typing import Any
@@ -65,9 +63,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 def closed(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with these properties and no other, so that the
-    small model cannot go on for ever.
-    """
+    """Return a schema of these properties alone: the small model must end."""
     required = list(properties)
     more = {"required": required, "additionalProperties": False}
     return {"type": "object", "properties": properties, **more}

@@ -1,8 +1,4 @@
-"""Runs `foreword` as a shell would: in this process, or in one of its own.
-
-A process takes seconds to import torch, so it is kept for what only a process has: its
-streams, its signals, its end.
-"""
+"""Runs `foreword` as a shell would: in this process, or in one of its own."""
 
 import io
 import json
@@ -126,11 +122,7 @@ class Shell:
 
     @staticmethod
     def rest(process: subprocess.Popen[str]) -> tuple[str, str]:
-        """Return what else a process writes until it ends, after some of its output has
-        been read.
-
-        (`communicate` would lose what the text streams have already taken in.)
-        """
+        """Return the rest of what a process writes; `communicate` would lose some."""
         process.stdin.close()
         with bounded(process):
             written = process.stdout.read(), process.stderr.read()

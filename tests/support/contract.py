@@ -1,7 +1,4 @@
-"""What every drafter must keep.
-
-A new method passes this suite by being in the registry. Test code.
-"""
+"""What every drafter must keep; a new method of the registry passes this suite."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,9 +40,7 @@ _texts: dict[tuple[str, tuple[int, ...]], list[tuple[list[int], torch.Tensor]]] 
 def hidden_states(
     tokens: list[int], layers: tuple[int, ...], dtype: str
 ) -> torch.Tensor:
-    """Return the target's hidden states of a text; the prefix of one that was read
-    before is not read again.
-    """
+    """Return the target's hidden states of a text; no prefix is read again."""
     texts = _texts.setdefault((dtype, layers), [])
     for text, hidden in texts:
         if text[: len(tokens)] == tokens:
@@ -87,9 +82,7 @@ class Trial:
         return draft
 
     def _hand_over_states(self, sequence: Request) -> None:
-        """Do what the engine does after every forward: hand over the hidden states of
-        the tokens that were read in it.
-        """
+        """Hand over the hidden states of the tokens read, as the engine does."""
         read, known = sequence.tokens[:-1], self._read.get(sequence, 0)
         if len(read) > known:
             hidden = hidden_states(read, self.drafter.hidden_layers, self.dtype)
@@ -187,9 +180,7 @@ def pauses_are_harmless(make: Make, dtype: str = DTYPE) -> None:
 
 
 def release_frees(make: Make, dtype: str = DTYPE) -> None:
-    """Nothing of a sequence is left, an unknown one is ignored, and its id may come
-    again with another text.
-    """
+    """Nothing of a sequence is left, and its id may come again with another text."""
     trial = Trial(make, dtype)
     for _ in range(2):
         first, unknown = trial.request(prompts()[3]), trial.request((5,))

@@ -1,7 +1,4 @@
-"""Whether a rule with a way of drafting keeps the target's distribution, in samples.
-
-The exact counterpart is foreword_lab.certify.enumeration.
-"""
+"""Whether a rule keeps the target's distribution, in samples; see enumeration.py."""
 
 import torch
 from jaxtyping import Float, Int
@@ -19,11 +16,7 @@ ROWS = 120_000
 def surprise(
     verify: Verify, drafting: worlds.Drafting, world: worlds.World, gumbel: bool
 ) -> float:
-    """Chi-square of the first `depth` tokens of ROWS runs, over its 99.99 % quantile:
-    above 1, the distribution differs.
-
-    In float32, as in the engine; only a rule that shares noise is given `gumbel`.
-    """
+    """Chi-square of ROWS runs' first `depth` tokens over its 99.99 % quantile."""
     rng, rows = torch.Generator().manual_seed(0), ROWS
     draft_tokens = drafting(world)
     index = draft_tokens.likely.multinomial(rows, replacement=True, generator=rng)

@@ -1,8 +1,4 @@
-"""Drafters that no user would want: they know the truth and spoil it, lie, overreach,
-or break. Test code.
-
-And one tree grown in different ways, to be held side by side.
-"""
+"""Drafters that no user would want: they spoil the truth, lie, overreach or break."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -23,10 +19,7 @@ Truth = Callable[[Request], list[int]]
 
 
 def known(answers: Sequence[Answer]) -> Truth:
-    """The truth about requests that were answered before.
-
-    Two of them must differ in prompt or seed.
-    """
+    """The truth about earlier requests, which differ in prompt or seed."""
     texts = {_name(answer.request): answer.tokens for answer in answers}
     return lambda request: texts[_name(request)]
 
@@ -36,9 +29,7 @@ def _name(request: Request) -> tuple[tuple[int, ...], int]:
 
 
 class Foresight(Drafter):
-    """Proposes the truth, each token spoilt with a probability; after the end of what
-    is known, token 1 for ever.
-    """
+    """Proposes the truth, tokens spoilt with a probability; token 1 after its end."""
 
     def __init__(self, truth: Truth, spoilt: float = 0.0, vocab: int = 8192) -> None:
         self.truth, self.spoilt, self.vocab, self.dice = truth, spoilt, vocab, Random(3)
@@ -86,9 +77,7 @@ class RandomTree(Foresight):
 
 
 class Breaking(Foresight):
-    """Works until its turn comes, then does `wrong`: a callable that raises, or returns
-    a draft that is none.
-    """
+    """Works until its turn comes, then does `wrong`, which raises or is no draft."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""What calls of `model.generate` are given in tests: padded prompts, and a streamer
-that keeps what it is handed.
-"""
+"""What tests give `model.generate`: padded prompts, and a streamer that keeps all."""
 
 from typing import Any
 

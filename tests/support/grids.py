@@ -13,6 +13,11 @@ NEEDS_C = pytest.mark.skipif(
 )
 
 
+def slow_case(*values: Any) -> Any:
+    """Return a case that only `make test-all` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def _never(case: tuple[Any, ...]) -> bool:
     return False
 
@@ -22,10 +27,7 @@ def grid(
     *values: Iterable[Any],
     in_c: Callable[[tuple[Any, ...]], bool] = _never,
 ) -> list[Any]:
-    """Return every combination of values; all but the kept ones are slow.
-
-    in_c: whether a case needs our C.
-    """
+    """Return all combinations; all but the kept ones are slow. `in_c`: needs C."""
     cases = list(product(*values))
     unknown = set(kept) - set(cases)
     assert not unknown, f"no such cases: {unknown}"

@@ -1,6 +1,4 @@
-"""One attention layer whose pool is full of keys, read plainly and by the kernel,
-wherever tests run. Test code.
-"""
+"""One attention layer with a full pool, read plainly and by the kernel."""
 
 import torch
 
@@ -41,10 +39,8 @@ class Layer:
         def drawn(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=rng).to(DEVICE, dtype)
 
-        self.keys, self.values = (
-            drawn(self.pool.rows, heads[1], dims[0]),
-            drawn(self.pool.rows, heads[1], dims[1]),
-        )
+        self.keys = drawn(self.pool.rows, heads[1], dims[0])
+        self.values = drawn(self.pool.rows, heads[1], dims[1])
         self.query = drawn(start, heads[0], dims[0])
         self.pool._layers[0] = self.keys, self.values
 

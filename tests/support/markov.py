@@ -1,7 +1,4 @@
-"""A target that is a table of logits, and the loop around a drafter, without a model.
-
-Test code; asserts nothing.
-"""
+"""A target that is a table of logits, and the loop around a drafter."""
 
 from dataclasses import dataclass, field
 
@@ -17,9 +14,7 @@ from foreword.verify.match import follow
 
 @dataclass
 class Markov:
-    """The logits [vocab, vocab] after each token, and all that a round of propose,
-    score, verify, commit needs.
-    """
+    """The logits [vocab, vocab] after each token, and what a round needs."""
 
     table: torch.Tensor
     trees: bool = True

@@ -1,7 +1,4 @@
-"""Tools, and outputs of models that call them, with what is in them.
-
-Test code; asserts nothing.
-"""
+"""Tools, and outputs of models that call them, with what is in them."""
 
 from dataclasses import dataclass
 

@@ -56,10 +56,7 @@ def llama(seed: int = 0, layers: int = 1, hidden: int = 32) -> LlamaForCausalLM:
 def setting(
     target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0
 ) -> TrainContext:
-    """What a trainable finds beside this target.
-
-    The tokenizer is another's, and never read.
-    """
+    """What a trainable finds beside this target; the tokenizer is never read."""
     return TrainContext(
         source="",
         target=target,
@@ -160,9 +157,7 @@ def learn(
 def served_logits(
     drafter: ModelDrafter, target: Model, tokens: list[int], end: int, steps: int
 ) -> list[Tensor]:
-    """Return the logits of a drafter after `end` tokens, then after each of the next
-    ones as a chain of draft tokens.
-    """
+    """Return a drafter's logits after `end` tokens, then along a chain of the next."""
     params = SamplingParams(max_tokens=20)
     request = Request(1, tokens[: end + 1], 2, params, seed=0)
     target.open(1, 32)
@@ -180,9 +175,7 @@ def served_logits(
 
 
 def check_served(task: Any, drafter_of: Callable[[Model], ModelDrafter]) -> None:
-    """A layer drafts the tokens of its training, by the plain definition: read the
-    text up to a token, then the next tokens as a chain of draft tokens.
-    """
+    """A layer drafts the tokens of its training: the text, then a chain."""
     (piece,) = random_pieces(3, 14)
     with torch.no_grad():
         steps = task._steps(task.module, stack([Block.of([piece], 14)]))
@@ -200,10 +193,8 @@ def check_served(task: Any, drafter_of: Callable[[Model], ModelDrafter]) -> None
 def check_packed(task: TrainTask, pieces: list[Piece]) -> None:
     """Records that share a block are learnt as if each were alone."""
     together = task.loss(task.module, stack([Block.of(pieces, 32)]))
-    alone = sum(
-        task.loss(task.module, stack([Block.of([piece], len(piece))]))
-        for piece in pieces
-    )
+    blocks = [Block.of([piece], len(piece)) for piece in pieces]
+    alone = sum(task.loss(task.module, stack([block])) for block in blocks)
     torch.testing.assert_close(together, alone)
     assert together > 1
 

@@ -1,7 +1,4 @@
-"""Runs requests through an engine, and keeps the shipped pair of models loaded once.
-
-Test code; asserts nothing.
-"""
+"""Runs requests through an engine; keeps the shipped pair of models loaded once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -287,17 +284,13 @@ def served(options: registry.TrainOptions, dtype: str) -> Drafter:
 
 
 def layers(dtype: str) -> Drafter:
-    """The target without two MLPs: in its own memory in bfloat16, in a memory of the
-    drafter's otherwise.
-    """
+    """The target without two MLPs, in its own memory in bfloat16, or the drafter's."""
     spare = SPARE if dtype == "bfloat16" else 0
     return LayersDrafter(target(dtype), LayerSkip(mlp=frozenset({1, 2})), spare=spare)
 
 
 def quantized(dtype: str) -> Drafter:
-    """The target in 4 bits, likewise; there is no such view of a float32 model, so its
-    bfloat16 twin stands in.
-    """
+    """The target in 4 bits, likewise; for float32 its bfloat16 twin."""
     if isinstance(library(), str):
         pytest.skip(f"no native kernel here: {library()}")
     shares = dtype == "bfloat16"

@@ -67,9 +67,7 @@ def said(answers: list[Answer]) -> list[tuple[list[int], list[float]]]:
 
 
 def differing(model: Model) -> tuple[tuple[str, ...], int, int]:
-    """In which ways to run it a model says something else, and how many draft tokens
-    were accepted and refused.
-    """
+    """How a model says something else, and how many draft tokens were accepted."""
     asked, wrong, accepted, refused = requests(), [], 0, 0
     truth = plain(model, asked)
     for name, draft_tokens, chunk, together in (

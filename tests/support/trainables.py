@@ -1,7 +1,4 @@
-"""TrainTask drafters of the bundled target, after a few rounds over its own answers.
-
-Test code.
-"""
+"""Trainable drafters of the bundled target, after a few rounds over its own answers."""
 
 from collections.abc import Sequence
 
@@ -20,9 +17,7 @@ ROUNDS, RATE, LENGTH = 8, 5e-3, 48
 
 
 def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> TrainTask:
-    """Train a drafter of the bundled target for a few rounds over these texts, until it
-    predicts about a third of them.
-    """
+    """Train a drafter until it predicts about a third of these texts."""
     target = load(starter.target(), torch.float32)
     with torch.random.fork_rng(devices=[]):
         context = TrainContext(

@@ -1,9 +1,4 @@
-"""Tiny random models of every kind that transformers can load as a causal language
-model. Test code.
-
-Sizes are set by the names that configs give them, so most kinds need nothing of their
-own.
-"""
+"""Tiny random models of every kind that transformers loads as a causal model."""
 
 import copy
 import re
@@ -103,11 +98,7 @@ LENGTHY += ("hybrid_override_pattern",)
 
 
 def kinds() -> list[str]:
-    """Return every model type of transformers' own, each class of models once.
-
-    Types that other code registered in this process, as code in a model folder does,
-    are left out.
-    """
+    """Return every model type of transformers' own, each class once."""
     found: dict[str, str] = {}
     for config in hf.MODEL_FOR_CAUSAL_LM_MAPPING:
         if not config.__module__.startswith("transformers.models."):
@@ -158,10 +149,7 @@ def _config(kind: str) -> type[PreTrainedConfig]:
 
 
 def config_of(kind: str) -> PreTrainedConfig:
-    """A small config of this kind.
-
-    Raises whatever the config raises where it cannot be so small.
-    """
+    """A small config of this kind, or whatever the config raises."""
     default = _config(kind)()
     with_text = default.get_text_config()
     return _shrunk(type(with_text), OWN.get(kind) or OWN.get(with_text.model_type, {}))

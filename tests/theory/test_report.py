@@ -29,9 +29,7 @@ TABLE = Cost({1: 2e-3, 9: 4e-3, 64: 16e-3}, context=128)
 
 
 def made(accepts: dict[bool, float], prompts: int = 60, passes: int = 80):
-    """Answers whose draft tokens are accepted with a probability that depends on
-    whether the pass has had one accepted.
-    """
+    """Answers whose acceptance depends on what the pass has accepted before."""
     dice, answers = Random(3), Answers()
     for _ in range(prompts):
         answers.passes.append(
@@ -140,9 +138,7 @@ def test_without_a_draft_token_the_error_says_so():
 
 @pytest.mark.slow
 def test_spoilt_truth_is_accepted_as_often_as_it_is_right():
-    """Through the engine: a drafter whose every token is right with probability 0.75,
-    independently, so equation 1 holds; and one text under all budgets.
-    """
+    """A drafter right with probability 0.75, so that equation 1 holds."""
     llm = LLM(TARGET, method="none", nodes=1)
     prompts = [llm.tokenizer(text)["input_ids"] for text in TEXTS]
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)

@@ -1,7 +1,4 @@
-"""The folder of an EAGLE-3 head, rewritten as other projects publish such heads.
-
-Test code; asserts nothing.
-"""
+"""The folder of an EAGLE-3 head, rewritten as other projects publish such heads."""
 
 import json
 from collections.abc import Callable

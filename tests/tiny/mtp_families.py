@@ -1,8 +1,6 @@
-"""Tiny checkpoints of every family that ships multi-token-prediction layers, with the
-tensor names of the public ones.
-
-Test code. A target's layers add little to its embeddings, and its layers of prediction
-pass the token's embedding on: so both find the same token likely.
+"""Tiny checkpoints of every family with multi-token prediction, tensors named as in
+public ones. Layers of prediction pass the embedding on, so that they agree with the
+target.
 """
 
 from collections.abc import Callable
@@ -163,9 +161,7 @@ def write(family: Family, folder: Path) -> Path:
 
 
 def _layers(model: PreTrainedModel, family: Family) -> dict[tuple[str, str], Tensor]:
-    """Return the tensors of layers that pass the token's embedding on, by layer and
-    name; experts one by one.
-    """
+    """Return tensors of layers that pass the token's embedding on, by layer."""
     mtp = layers_ahead(model, family.layout.kinds, family.count)
     layers = mtp.layers.to_empty(device="cpu").float()
     with torch.no_grad():

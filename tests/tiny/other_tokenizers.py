@@ -1,6 +1,4 @@
-"""The family's draft model with another vocabulary: ids shuffled, tokens missing,
-specials renamed. Test code.
-"""
+"""The family's draft model with another vocabulary: shuffled, incomplete, renamed."""
 
 import json
 from dataclasses import dataclass
@@ -29,9 +27,7 @@ LETTERS = 260
 
 @dataclass(frozen=True)
 class Foreign:
-    """How foreign: of how many tokens, from `LETTERS` on, one is missing; and whether
-    special tokens are renamed.
-    """
+    """How foreign: one of how many tokens is missing; whether specials are renamed."""
 
     one_in: int
     renamed: bool = True

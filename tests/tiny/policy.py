@@ -1,6 +1,4 @@
-"""The default policy in numbers: an adaptive budget and the choice beside it, in rounds
-of given costs. Test code.
-"""
+"""The default policy in numbers: an adaptive budget and its choice, at given costs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Heads of other projects, tiny: their recorded configs and tensor tables, with weights
-made from the names.
-
-Test code; asserts nothing.
-"""
+"""Heads of other projects, tiny: recorded configs and tables, weights by the names."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""A tiny random model that sees, with the tokenizer of the bundled models and a context
-in which an agent's prompt fits. Test code.
-"""
+"""A tiny random model that sees, with room for an agent's prompt."""
 
 from pathlib import Path
 
@@ -16,9 +14,7 @@ BUNDLED = foreword.bundled.target()
 
 
 def tokenizer() -> PreTrainedTokenizerBase:
-    """Return the bundled tokenizer with the marks of an image, and a template that
-    knows images and not tools.
-    """
+    """Return the bundled tokenizer with image marks, and a template without tools."""
     return PreTrainedTokenizerFast(
         tokenizer_file=str(BUNDLED / "tokenizer.json"),
         eos_token="<|end|>",
@@ -29,10 +25,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def saved(folder: Path) -> Path:
-    """Return the folder with the model, its tokenizer and its processor.
-
-    One layer, as a prompt of ten thousand tokens has to be read in seconds.
-    """
+    """Return the folder of the model, with one layer, its tokenizer and processor."""
     own = tokenizer()
     marks = {
         name: own.convert_tokens_to_ids(mark) for name, mark in FAMILY.tokens.items()

@@ -1,7 +1,4 @@
-"""LoRA adapters with random weights, written by PEFT.
-
-Knows transformers and PEFT; knows nothing of Foreword.
-"""
+"""LoRA adapters with random weights, written by PEFT."""
 
 import copy
 import warnings
@@ -18,9 +15,7 @@ USUAL: dict[str, Any] = dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_
 def save(
     model: PreTrainedModel, folder: Path, seed: int, size: float = 0.3, **settings: Any
 ) -> PeftModel:
-    """Write an adapter of this model, whose weights have this standard deviation, and
-    return the model with it; the model given stays as it is.
-    """
+    """Write an adapter of such weights; return the model with it, a copy."""
     config = LoraConfig(**USUAL | settings)
     noise = torch.Generator().manual_seed(seed)
     with warnings.catch_warnings():
@@ -40,10 +35,7 @@ def merged(adapted: PeftModel) -> PreTrainedModel:
 
 
 def two(model: PreTrainedModel, home: Path) -> dict[str, Path]:
-    """Write two adapters of the bundled target, a and b, and return their folders.
-
-    They are so slight that drafts of the target still predict their text.
-    """
+    """Write two slight adapters of the bundled target; return their folders."""
     save(model, home / "a", 1, 0.2)
     save(model, home / "b", 2, 0.1, r=16, target_modules="all-linear")
     return {"a": home / "a", "b": home / "b"}

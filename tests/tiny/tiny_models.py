@@ -1,7 +1,4 @@
-"""Tiny random causal language models, one for each way of building them that Foreword
-must meet. Weights are float32 and a function of the name alone; nothing is downloaded.
-Knows transformers; knows nothing of Foreword.
-"""
+"""Tiny random causal language models, float32, one for each way of building them."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -56,9 +53,7 @@ _HEAD = dict(head_dim=16)
 """For families whose heads do not follow from hidden size and head count."""
 _GEMMA = dict(query_pre_attn_scalar=8, tie_word_embeddings=False, **_HEAD)
 _GEMMA |= _LOCAL_GLOBAL
-"""Untied: Gemma scales its embedding up, and with random tied weights would repeat its
-last token for ever.
-"""
+"""Untied: Gemma scales its embedding up and would repeat its last token."""
 _DELTA_NET = linear(8, 16, num_hidden_layers=4, layer_types=[LINEAR, FULL] * 2)
 _DELTA_NET |= dict(_HEAD, shared_expert_intermediate_size=32)
 _FEW_EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
@@ -114,9 +109,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def extended(name: str) -> PreTrainedModel:
-    """`build`, with three tokens added to its vocabulary, as fine-tuning often does: it
-    is then of odd size.
-    """
+    """`build`, with three tokens added to its vocabulary: it is then of odd size."""
     model = build(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -126,9 +119,7 @@ def extended(name: str) -> PreTrainedModel:
 
 
 def build(name: str) -> PreTrainedModel:
-    """The model called `name` in FAMILIES: float32, CPU, eval mode; nothing in it ends
-    a text before the limit.
-    """
+    """The model of this name in FAMILIES: float32, CPU, eval; no text ends early."""
     family = FAMILIES[name]
     named = dict(_SIZES if family.llama_names else {}, **family.options)
     config = family.config(vocab_size=VOCAB, **NO_ENDS, **named)
@@ -143,10 +134,7 @@ def build(name: str) -> PreTrainedModel:
 
 
 def random(config: PreTrainedConfig) -> PreTrainedModel:
-    """A model of this config: float32, CPU.
-
-    One that sees is no causal model to transformers.
-    """
+    """A model of this config: float32, CPU, also of one that sees."""
     causal = type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING
     kind = AutoModelForCausalLM if causal else hf.AutoModelForImageTextToText
     with torch.random.fork_rng(devices=[]):
@@ -176,9 +164,7 @@ def differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list
 def references(
     models: tuple[PreTrainedModel, PreTrainedModel], text: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The scores of a text in bfloat16 and in float32, by the models' own code, which
-    is slow in bfloat16 on processors without AVX512.
-    """
+    """Scores of a text in bfloat16 and float32, by the models' own code."""
     with torch.inference_mode():
         rounded, truth = (
             model(torch.tensor([text])).logits[0].float() for model in models
@@ -189,11 +175,8 @@ def references(
 def near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], text: list[int], found: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How far these scores of a text are from the truth, and how far those of the model
-    in bfloat16 are, in deviations.
-
-    Of a middling row where there are experts: one whose router rates two experts alike
-    may take either.
+    """How far these scores are from the truth, and the model's in bfloat16, in
+    deviations; of a middling row with experts.
     """
     rounded, truth = references(models, tuple(text))
     experts = any(name.endswith(".experts") for name, _ in models[0].named_modules())

@@ -20,11 +20,7 @@ from tiny_models import differing, near_truth
 def check_near_truth(
     models: tuple[PreTrainedModel, PreTrainedModel], backend: Any, text: list[int]
 ) -> None:
-    """The scores of a text that is read in two parts equal the model's.
-
-    Activations stay in float32 between products in C, so they are nearer to the truth
-    than bfloat16 throughout.
-    """
+    """Scores of a text read in two parts are the model's, near the truth."""
     parts = [
         Read(1, 0, text[:23], keep=23),
         Read(1, 23, text[23:], keep=len(text) - 23),
@@ -37,9 +33,7 @@ def check_near_truth(
 
 @contextmanager
 def owned(source: PreTrainedModel, kept: Any, text: list[int]) -> Iterator[Any]:
-    """An owned model holds no weights beside its backend, which scores a text as `kept`
-    does; it gets them back. Yield both.
-    """
+    """An owned model holds no weights, and gets them back. Yield it and backend."""
     model = copy.deepcopy(source)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     backend = build(model, Order(Mode.TREE, "eager", owned=True))

@@ -1,7 +1,4 @@
-"""Tiny random encoder-decoders of each family, and a tokenizer for them. Test code.
-
-Weights are float32 and a function of the name alone; nothing is downloaded.
-"""
+"""Tiny random encoder-decoders of each family, by name alone, and a tokenizer."""
 
 import zlib
 from functools import cache
@@ -83,11 +80,8 @@ def in_c(*names: str) -> list[Any]:
 
 
 def build(name: str) -> hf.PreTrainedModel:
-    """Return the model called `name` in FAMILIES or FURTHER: float32 (bfloat16 for one
-    in C), CPU, eval mode.
-
-    Its LM head is not tied: a random model with tied weights repeats its last token for
-    ever.
+    """Return the model of this name in FAMILIES or FURTHER: float32 (C: bfloat16), CPU,
+    eval, with an LM head that is not tied.
     """
     family = name.removesuffix(IN_C)
     kind, options, rules = (FAMILIES | FURTHER)[family]

@@ -30,12 +30,8 @@ def sizes(
 
 def experts(count: int = 4, each: int = 2, inner: int = 32, **others: Any) -> Settings:
     """Return the sizes of a mixture: all experts, and the experts of a token."""
-    return dict(
-        num_experts=count,
-        num_experts_per_tok=each,
-        moe_intermediate_size=inner,
-        **others,
-    )
+    counts = dict(num_experts=count, num_experts_per_tok=each)
+    return dict(counts, moe_intermediate_size=inner, **others)
 
 
 def routed(**others: Any) -> Settings:

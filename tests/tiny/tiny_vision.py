@@ -1,8 +1,4 @@
-"""Tiny random vision-language models of each family, with a real processor, and
-pictures for them. Test code.
-
-Weights are float32 and a function of the name alone; nothing is downloaded.
-"""
+"""Tiny random vision-language models of each family, a real processor, and pictures."""
 
 import json
 import zlib
@@ -331,9 +327,7 @@ def special_ids(name: str) -> dict[str, int]:
 
 
 def build(name: str) -> hf.PreTrainedModel:
-    """Return the model called `name` in FAMILIES: float32, CPU, eval mode; nothing ends
-    a text before the limit.
-    """
+    """Return the model of this name: float32, CPU, eval; no text ends early."""
     config = FAMILIES[name].config(special_ids(name))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(zlib.crc32(name.encode()))
@@ -391,9 +385,7 @@ def folder(name: str) -> Path:
 
 @cache
 def chats() -> list[list[dict[str, Any]]]:
-    """Chats with a landscape, a portrait after a text, a tiny image and two in one
-    message; one without images.
-    """
+    """Chats with a landscape, a portrait, a tiny image, two images, or none."""
     earlier = [user("Hello."), assistant("Hi.")]
     return [
         said("What is this?", picture(72, 40)),
@@ -412,18 +404,14 @@ def inputs(llm: Any, chat: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def missing(name: str) -> str | None:
-    """Return the package that the processor of a family needs and that is not
-    installed; None if it has all.
-    """
+    """Return the package that a family's processor lacks; None if it has all."""
     needs = dict.fromkeys(("mistral3", "lfm2-vl", "pixtral"), "torchvision")
     needs = (needs | {"smolvlm": "num2words"}).get(name)
     return None if needs is None or find_spec(needs) else needs
 
 
 def filler(llm: Any, chat: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
-    """Return a message before a chat, after which its first image begins `room` tokens
-    before the end of a page.
-    """
+    """Return a message after which the next image begins `room` before a page."""
     text = "A long text before the image, so that a page is full of it."
     prompt = llm.render(chat)
     start = prompt.tokens.index(prompt.placeholder) + len("<user>") + len(text)
@@ -449,9 +437,7 @@ def together(llm: LLM, params: Any) -> list[Completion]:
 
 
 def check_pages(make: Callable[[], LLM], *, keeps_states: bool = False) -> None:
-    """Check that only equal images share pages; with states, which are kept at the end
-    of a text, nothing is shared before that.
-    """
+    """Check that only equal images share pages; with states, they share none."""
     llm = make()
     one, other = (said("What is it?", picture(64, 64, seed)) for seed in (1, 2))
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=0)
@@ -473,9 +459,7 @@ def check_pages(make: Callable[[], LLM], *, keeps_states: bool = False) -> None:
 
 
 def preempted(llm: LLM, params: SamplingParams) -> list[int]:
-    """Return the answer to the first chat, which gives way after some rounds and is
-    read again as a whole.
-    """
+    """Return the answer to the first chat, which gives way and is read again."""
     request = llm.session.prepare(llm.render(chats()[0]), params)[0]
     llm.session.begin(request)
     for _ in range(5):

@@ -1,9 +1,4 @@
-"""Tiny random Whisper models with the vocabularies of v2 and v3, and the files of a
-checkpoint. Test code.
-
-Windows of sound are 3 seconds long, so that a sound of 8 seconds is a long one. Nothing
-is downloaded.
-"""
+"""Tiny random Whisper models, vocabularies of v2 and v3, windows of 3 seconds."""
 
 import zlib
 from functools import cache
@@ -20,9 +15,7 @@ from tiny_seq2seq import IN_C
 
 SECONDS = 3
 SOUND = Path(__file__).parents[1] / "speech" / "fox.wav"
-"""Two seconds of speech at 22,050 Hz, 16 bits: "The quick brown fox", written by eSpeak
-NG 1.51 for this test.
-"""
+"""Two seconds at 22,050 Hz, 16 bits: "The quick brown fox", by eSpeak NG 1.51."""
 EOS = 50257
 ENDS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), EOS)
 ENDS["decoder_start_token_id"] = EOS + 1
@@ -50,9 +43,7 @@ def specials(name: str) -> list[str]:
 
 @cache
 def tokenizer(name: str) -> hf.WhisperTokenizer:
-    """Return a tokenizer whose tokens are bytes, then words of filler, then the special
-    ones and the timestamps.
-    """
+    """Return a tokenizer of bytes, words of filler, special tokens, timestamps."""
     letters = sorted(ByteLevel.alphabet())
     vocab = {letter: place for place, letter in enumerate(letters)}
     vocab |= {f"Ġw{place}": place for place in range(len(letters), EOS)}
@@ -64,9 +55,7 @@ def tokenizer(name: str) -> hf.WhisperTokenizer:
 
 
 def settings(name: str) -> hf.GenerationConfig:
-    """Return generation settings as those of the checkpoints; timestamps beyond a
-    window are suppressed too.
-    """
+    """Return the checkpoints' generation settings, without timestamps beyond."""
     place = {word: EOS + at for at, word in enumerate(specials(name))}
     begin = place["<|notimestamps|>"] + 1
     outside = range(begin + 50 * SECONDS + 1, begin + 1501)
@@ -87,9 +76,7 @@ def settings(name: str) -> hf.GenerationConfig:
 def build(
     name: str, seed: str = "", **sizes: Any
 ) -> hf.WhisperForConditionalGeneration:
-    """Return the model called `name`: float32 (bfloat16 for one in C), CPU, eval mode,
-    with an LM head of its own.
-    """
+    """Return the model of this name: float32 (C: bfloat16), CPU, own LM head."""
     family = name.removesuffix(IN_C)
     vocab = EOS + len(specials(name)) + 1501
     config = hf.WhisperConfig(

@@ -1,6 +1,4 @@
-"""Drafters for other engines: each gets the tensors that it looks for and no other, and
-they are read back unchanged.
-"""
+"""Drafters for other engines: each gets its tensors, which are read back unchanged."""
 
 import json
 import shlex

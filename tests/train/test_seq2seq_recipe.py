@@ -1,6 +1,4 @@
-"""The recipe of the encoder-decoder: rows that do not mix, operations that equal those
-of torch, and a resumed run.
-"""
+"""The recipe of the encoder-decoder: separate rows, operations, a resumed run."""
 
 import gzip
 import importlib

@@ -131,11 +131,8 @@ def test_real_rounds_are_those_that_were_predicted(llm, prompts):
     assert [one.tokens for one in first] == [one.tokens for one in whole[:3]]
     params = params_of(search, 0, "none")
     recording = Recording.of(llm, params, llm.generate([prompts[0]], params)[0])
-    lm = next(
-        one
-        for one in what_if(llm, recording, ["lm"], (4,)).outcomes
-        if one.method == "lm"
-    )
+    outcomes = what_if(llm, recording, ["lm"], (4,)).outcomes
+    lm = next(one for one in outcomes if one.method == "lm")
     assert lm.passes == len(whole)
     assert Spent.of(lm).rounds[True] == sum(bool(one.draft) for one in whole)
     assert sum(Spent.of(lm).seconds.values()) == pytest.approx(lm.seconds)

@@ -1,6 +1,4 @@
-"""Every parameter says by name what it accepts, and nothing it does not accept gets
-further than its construction.
-"""
+"""Every parameter says by name what it accepts, and accepts nothing else."""
 
 import math
 from fractions import Fraction

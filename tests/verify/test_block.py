@@ -1,6 +1,4 @@
-"""Block verification and traversal: the paper's example, and more tokens than token by
-token or from the root down.
-"""
+"""Block verification and traversal: the paper's example, and more accepted tokens."""
 
 import pytest
 import torch
@@ -23,9 +21,7 @@ def expected_length(verify: Verify, world: World, drafting=drawn, bits=BITS) -> 
 
 
 def test_the_example_of_the_paper() -> None:
-    """Sun et al., the example that motivates the rule: 10/9 draft tokens of two stay
-    token by token, 11/9 as a block.
-    """
+    """Sun et al., example: 10/9 of two stay token by token, 11/9 as a block."""
     p, q = torch.tensor([[1, 2], [2, 1]], dtype=torch.float64) / 3
     world = World((p, p.expand(2, 2), p.expand(2, 2, 2)), (q, q.expand(2, 2)))
     assert expected_length(rejection, world) == pytest.approx(10 / 9, abs=1e-9)
@@ -51,9 +47,7 @@ def test_chosen_draft_tokens_are_verified_as_token_by_token() -> None:
 
 
 def test_draft_token_that_fails_alone_is_carried_by_next() -> None:
-    """p/q is 1/2 and then 2: the block is as likely under both distributions, so it
-    stays whatever the noise.
-    """
+    """p/q is 1/2 and then 2: the block stays whatever the noise."""
     p = torch.tensor([[[0.4, 0.6], [0.8, 0.2], [0.5, 0.5]]])
     draft = chain(torch.tensor([[0, 0]]), torch.tensor([[[0.8, 0.2], [0.4, 0.6]]]))
     noise = Noise(None, torch.full((1, 3), 0.99), torch.full((1, 3), 0.3))

@@ -32,9 +32,7 @@ def masked(world: worlds.World, drafter_too: bool) -> worlds.World:
 def then_forced(
     drafting: worlds.Drafting, node: int, *, soft: bool = False
 ) -> worlds.Drafting:
-    """The last node in use is chosen, not sampled; `soft`: biased, as it keeps the
-    drafter's distribution.
-    """
+    """The last node is chosen, not sampled; `soft`: biased by the drafter's."""
 
     def forced(world: worlds.World) -> worlds.AllDrafts:
         draft, likely = drafting(world)

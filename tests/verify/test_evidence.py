@@ -1,6 +1,4 @@
-"""No estimator that lives across requests takes in what is not finite, or is thrown for
-ever by one stall.
-"""
+"""No estimator takes in what is not finite, or is thrown for ever by one stall."""
 
 import math
 from collections.abc import Callable

@@ -30,6 +30,7 @@ from foreword_lab.certify.worlds import (
     repeat,
 )
 from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
+from grids import slow_case
 
 EXACT = 1e-9
 VISIBLE = 0.005
@@ -46,9 +47,7 @@ def trees(name: str, *branching: int) -> Drafting:
 
 
 def dropped(world: World) -> AllDrafts:
-    """Biased under all rules but match: a drawn token is thrown away because the
-    drafter computes little of it.
-    """
+    """Biased under all rules but match: drawn tokens are thrown away by their q."""
     draft, likely = drawn(world)
     assert draft.probs is not None
     confident = draft.probs.gather(2, draft.tokens[..., None])[..., 0] > 0.3
@@ -56,9 +55,7 @@ def dropped(world: World) -> AllDrafts:
 
 
 def last_dropped(drafting: Drafting) -> Drafting:
-    """Biased likewise: only the last node of a tree is thrown away, and only where the
-    drafter computes little of it.
-    """
+    """Biased likewise: only a tree's last node is thrown away, by its q."""
 
     def dropping(world: World) -> AllDrafts:
         draft, likely = drafting(world)
@@ -101,9 +98,7 @@ def shortened(draft: Draft, on: list[list[bool]]) -> Draft:
 
 
 def ended_by_its_draft_token(name: str) -> Drafting:
-    """Biased under all rules but match: the policy is told of the token that was drawn,
-    which then is left out.
-    """
+    """Biased under all rules but match: the policy is told of the drawn token."""
     policy = POLICIES[name]
 
     def drafting(world: World) -> AllDrafts:
@@ -118,25 +113,19 @@ def ended_by_its_draft_token(name: str) -> Drafting:
 
 
 def scheduled_by_its_draft_tokens(world: World) -> AllDrafts:
-    """Biased likewise: a schedule that takes one draft token back in the round it was
-    drawn in, not in the next.
-    """
+    """Biased likewise: a draft token is taken back in the round it was drawn in."""
     return last_dropped(drawn)(world)
 
 
 def twins_dropped(world: World) -> AllDrafts:
-    """Biased under rules for independent lists: the second of two equal siblings says
-    nothing new and is left out.
-    """
+    """Biased for independent lists: the second of two equal siblings is left out."""
     draft, likely = drawn_tree(2, distinct=False)(world)
     twins = draft.tokens[:, 0] == draft.tokens[:, 1]
     return AllDrafts(changed(draft, count=draft.count - twins.long()), likely)
 
 
 def chosen_as_if_drawn(*branching: int) -> Drafting:
-    """Biased under all rules but match: the likeliest tokens, verified by the soft
-    distribution they were not drawn from.
-    """
+    """Biased under all rules but match: likeliest tokens, verified as drawn ones."""
 
     def drafting(world: World) -> AllDrafts:
         draft, likely = chosen_tree(*branching)(world)
@@ -183,18 +172,14 @@ def siblings_not_renormalised(
 def siblings_as_if_independent(
     weights: torch.Tensor, draft: Draft, noise: Noise
 ) -> Verdict:
-    """Biased: siblings drawn without replacement are verified as if each had been drawn
-    from the whole distribution.
-    """
+    """Biased: siblings drawn without replacement are verified as independent."""
     return RULES["specinfer"].verify(weights, draft, noise)
 
 
 def traversal_by_the_refused(
     weights: torch.Tensor, draft: Draft, noise: Noise
 ) -> Verdict:
-    """Biased: once x is refused the weight is S / (1 - q(x)), as one public
-    implementation has it. For chains.
-    """
+    """Biased for chains: the weight once x is refused is S / (1 - q(x))."""
     assert draft.probs is not None
     probabilities = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
     refused = iter(probabilities.unbind(dim=1)[::-1])
@@ -297,8 +282,8 @@ def test_match_is_exact_whatever_a_policy_is_told(policy):
     ("branching", "seed"),
     [
         *((branching, sum(branching)) for branching in TREES),
-        pytest.param((2, 1, 1), 8, marks=pytest.mark.slow),
-        pytest.param((3, 1, 1), 8, marks=pytest.mark.slow),
+        slow_case((2, 1, 1), 8),
+        slow_case((3, 1, 1), 8),
     ],
     ids=str,
 )

@@ -31,11 +31,8 @@ def walk(
     """The definition: from the root, follow the first child with the target's token."""
     path, here = [], -1
     while True:
-        children = [
-            n
-            for n in range(count)
-            if parents[n] == here and tokens[n] == says[here + 1]
-        ]
+        below = [n for n in range(count) if parents[n] == here]
+        children = [n for n in below if tokens[n] == says[here + 1]]
         if not children:
             return path, says[here + 1]
         here = children[0]
@@ -110,11 +107,8 @@ def test_shared_noise_is_worth_what_theory_says() -> None:
     rng = torch.Generator().manual_seed(0)
     rows, vocab = 200_000, 6
     p, q = torch.randn(2, vocab, generator=rng, dtype=torch.float64).softmax(-1)
-    gumbel = (
-        -torch.empty(rows, 2, vocab, dtype=torch.float64)
-        .exponential_(generator=rng)
-        .log()
-    )
+    gumbel = torch.empty(rows, 2, vocab, dtype=torch.float64)
+    gumbel = -gumbel.exponential_(generator=rng).log()
     draft_token = (q.log() + gumbel[:, 0]).argmax(dim=1, keepdim=True)
     verdict = match(
         p.log().expand(rows, 2, -1),

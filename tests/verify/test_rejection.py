@@ -80,10 +80,8 @@ def test_the_bonus_is_drawn_with_the_noise_of_its_column() -> None:
     )
     noise = Noise(None, torch.full((2, 2), 0.5), torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
     distribution = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
-    assert stop_at(torch.tensor([0, 1]), distribution, draft, noise).bonus.tolist() == [
-        0,
-        1,
-    ]
+    verdict = stop_at(torch.tensor([0, 1]), distribution, draft, noise)
+    assert verdict.bonus.tolist() == [0, 1]
 
 
 def test_acceptance_is_the_overlap_of_the_distributions() -> None:
@@ -107,9 +105,7 @@ def test_acceptance_is_the_overlap_of_the_distributions() -> None:
 
 
 def test_where_nothing_is_left_the_target_is_drawn_from() -> None:
-    """Only rounding refuses a draft token where p equals q; an acceptance draw of
-    exactly 1 does the same.
-    """
+    """Only rounding, or a draw of exactly 1, refuses a token where p equals q."""
     p = torch.tensor([0.25, 0.0, 0.75], dtype=torch.float64)
     weights = p.log().expand(2, 2, -1)
     noise = Noise(None, torch.ones(2, 2), torch.tensor([[0.2, 0.5], [0.3, 0.5]]))

@@ -1,6 +1,4 @@
-"""Lists of siblings: independent ones that are verified one by one or as k-sequential
-selection, and those drawn without replacement.
-"""
+"""Lists of siblings: independent ones, k-sequential ones, and distinct ones."""
 
 import pytest
 import torch
@@ -25,9 +23,7 @@ EXACT = 1e-9
 
 @pytest.mark.parametrize("many", [2, 3])
 def test_acceptance_is_that_of_one_refusal_after_the_other(many: int) -> None:
-    """What is left after a refusal does not depend on which token was refused: 1 - prod
-    (1 - sum min(t_k, q)).
-    """
+    """What is left does not depend on the refused token (1 - prod (1 - sum min))."""
     world = World.random(5, vocab=4, depth=1)
     draft, likely = drawn_tree(many, distinct=False)(world)
     decided = over_uniforms(specinfer, along(world.target, draft).log(), draft)
@@ -83,9 +79,7 @@ def test_acceptance_is_that_of_independent_tries(many: int) -> None:
 
 
 def test_drafts_that_begin_alike_are_verified_together() -> None:
-    """Two chains [0, 1] and [0, 2]: the first [0] stays, then the target refuses 1 and
-    takes the 2 below the second.
-    """
+    """Two chains [0, 1] and [0, 2]: [0] stays, then 1 is refused and 2 taken."""
     first, second = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.0, 0.9]])
     weights = torch.stack((first, second, second, first, first))[None].log()
     draft = Draft.padded(
@@ -128,9 +122,7 @@ def test_chosen_siblings_stay_with_their_target_mass() -> None:
 
 
 def test_draft_token_without_mass_counts_as_chosen() -> None:
-    """A distribution of float32 may be out of tokens before the list is full; whatever
-    fills it up keeps the distribution.
-    """
+    """A float32 distribution may run out of tokens: any filling keeps it."""
     world = World.random(0, vocab=3, depth=1)
     certain = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
 

@@ -1,8 +1,4 @@
-"""The tables of docs/benchmarks/rules.md are what the rules give: how often a list serves,
-and how much of a tree is kept.
-
-Distributions are random and the draws are sampled, with fixed seeds.
-"""
+"""The tables of docs/benchmarks/rules.md are what the rules give, by random draws."""
 
 import re
 from pathlib import Path
@@ -25,11 +21,8 @@ def rows(title: str) -> list[tuple[str, list[float]]]:
     section = (
         PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
     )
-    cells = [
-        re.findall(r"[^|]+", line)
-        for line in section.splitlines()
-        if line.startswith("|")
-    ]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    cells = [re.findall(r"[^|]+", row) for row in rows]
     assert len(cells) > 2, f"there is no table below {title}"
     return [
         (row[0].strip(), [float(cell) for cell in row[1:] if cell.strip()])
@@ -38,9 +31,7 @@ def rows(title: str) -> list[tuple[str, list[float]]]:
 
 
 def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-weights of target and drafter after each token, [pair, vocab, vocab]: the
-    distributions depend on the last token.
-    """
+    """Log-weights of target and drafter after each token, [pair, vocab, vocab]."""
     rng = torch.Generator().manual_seed(0)
     target = 2 * torch.randn(PAIRS, VOCAB, VOCAB, generator=rng)
     return target / temperature, (
@@ -51,20 +42,15 @@ def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
 def kept(
     rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]
 ) -> float:
-    """AllDrafts kept on average.
-
-    `how`: one, distinct, independent, coupled (with the target's noise) or chosen.
-    """
+    """Drafts kept on average; `how`: one, distinct, independent, coupled or chosen."""
     rng, (target, drafter) = torch.Generator().manual_seed(1), world
     parents, count = full_tree(branching), PAIRS * RUNS
     pair = torch.arange(PAIRS).repeat_interleave(RUNS)
     gumbel = (
         -torch.empty(count, len(branching) + 1, VOCAB).exponential_(generator=rng).log()
     )
-    tokens, last = (
-        torch.zeros(count, len(parents), dtype=torch.long),
-        torch.zeros(count, 1, dtype=torch.long),
-    )
+    tokens = torch.zeros(count, len(parents), dtype=torch.long)
+    last = torch.zeros(count, 1, dtype=torch.long)
     depths = [0]
     for parent in parents:
         depths.append(depths[parent + 1] + 1)

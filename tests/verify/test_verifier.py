@@ -1,6 +1,4 @@
-"""What is drawn in one pass is what the rule draws from the distribution; no text goes
-on from a draft token that no distribution follows.
-"""
+"""What is drawn in one pass is what the rule draws; invalid draft tokens end a text."""
 
 import pytest
 import torch
@@ -24,11 +22,9 @@ PARAMS = {
 
 
 def decided(one: Request, draws: NoiseStreams, tree: DraftTree, logits: torch.Tensor):
-    verifier, batch, draft = (
-        Verifier(rule("match"), draws),
-        Batch((one,), draws),
-        Draft([tree]),
-    )
+    verifier = Verifier(rule("match"), draws)
+    batch = Batch((one,), draws)
+    draft = Draft([tree])
     distributions = verifier.distributions(batch, draft, [logits])
     assert one.error is None
     return verifier.verify(batch, draft, distributions)
@@ -61,9 +57,7 @@ def test_what_is_drawn_in_one_pass_is_what_rule_draws(name, dtype):
 
 
 def test_several_seeds_draw_by_the_temperature():
-    """At temperature 0.2 the likeliest token has nearly all of the distribution, at 2
-    hardly more than others.
-    """
+    """At temperature 0.2 the likeliest token has nearly all, at 2 hardly more."""
     logits, draws = torch.linspace(0, 3, 8)[None], NoiseStreams(8, shared=True)
     verifier, draft = Verifier(rule("match"), draws), Draft([DraftTree()] * SEEDS)
     for temperature in (0.2, 2.0):
@@ -81,16 +75,11 @@ def test_several_seeds_draw_by_the_temperature():
 
 def test_draft_token_that_no_distribution_follows_is_last_token():
     def forbids(text: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return (
-            scores
-            if text.shape[1] == len(TEXT)
-            else torch.full_like(scores, -torch.inf)
-        )
+        is_start = text.shape[1] == len(TEXT)
+        return scores if is_start else torch.full_like(scores, -torch.inf)
 
-    one, draws = (
-        request(temperature=0.7, processors=(forbids,)),
-        NoiseStreams(VOCAB, shared=True),
-    )
+    one = request(temperature=0.7, processors=(forbids,))
+    draws = NoiseStreams(VOCAB, shared=True)
     logits = 2 * torch.randn(2, VOCAB)
     (own,) = decided(one, draws, DraftTree(), logits[:1]).added
     found = decided(one, draws, DraftTree([own], [-1]), logits)

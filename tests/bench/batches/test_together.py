@@ -1,7 +1,4 @@
-"""Batches of prompts: one tiny run on a small pair of models.
-
-Its report has every row, and every text equals plain decoding's.
-"""
+"""Batches of prompts: a tiny run has every row, and every text is plain decoding's."""
 
 import json
 

@@ -21,6 +21,7 @@ from foreword_lab.bench.inflate.model import (
     query_slots,
     shape_of,
 )
+from grids import slow_case
 from tiny_sizes import sizes
 
 STARTER = Shape(
@@ -103,8 +104,8 @@ def assert_close(new: torch.Tensor, old: torch.Tensor) -> None:
     [
         (9, 3),
         (12, 12),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((6, 3), (8, 4))),
-        pytest.param(16, 4, marks=pytest.mark.slow),
+        *(slow_case(*pair) for pair in ((6, 3), (8, 4))),
+        slow_case(16, 4),
     ],
 )
 def test_logits_stay_with_other_groups(target, prompts, expected, heads, kv_heads):
@@ -220,10 +221,8 @@ def test_model_and_random_state_are_untouched():
         ),
     )
     large.generation_config.max_new_tokens += 1
-    assert (
-        model.generation_config.max_new_tokens,
-        large.generation_config.max_new_tokens,
-    ) == (7, 8)
+    assert model.generation_config.max_new_tokens == 7
+    assert large.generation_config.max_new_tokens == 8
     assert torch.equal(torch.get_rng_state(), state)
     assert all(
         torch.equal(weight, before[name]) for name, weight in model.state_dict().items()

@@ -17,6 +17,7 @@ from foreword.model import Model
 from foreword_lab.bench.inflate.heads import inflate_head
 from foreword_lab.bench.inflate.model import Shape, inflate, shape_of
 from foreword_train import registry
+from grids import slow_case
 from running import Case, engine, finish, prompts, shelf, target, tokenizer
 
 WIDE = Shape(
@@ -45,11 +46,7 @@ def large(original) -> Model:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        *TRAIN_OPTIONS[:1],
-        *(pytest.param(one, marks=pytest.mark.slow) for one in TRAIN_OPTIONS[1:]),
-    ],
+    "options", [*TRAIN_OPTIONS[:1], *(slow_case(one) for one in TRAIN_OPTIONS[1:])]
 )
 def test_same_draft_tokens_are_accepted(options, original, large, tmp_path):
     inflate_head(shelf(options), shape_of(original.config), WIDE).write(tmp_path)
@@ -79,16 +76,12 @@ def test_same_draft_tokens_are_accepted(options, original, large, tmp_path):
 
 
 def test_logits_of_the_head_are_the_same(original, large, tmp_path):
-    """Draft tokens alone would not show it: norms that are a tenth too strong do not
-    change the likeliest token.
-    """
+    """Draft tokens alone would not show norms that are a tenth too strong."""
     inflate_head(shelf(TRAIN_OPTIONS[0]), shape_of(original.config), WIDE).write(
         tmp_path
     )
-    heads = (
-        load(shelf(TRAIN_OPTIONS[0]), original.config),
-        load(tmp_path, large.hf.config),
-    )
+    head = load(shelf(TRAIN_OPTIONS[0]), original.config)
+    heads = (head, load(tmp_path, large.hf.config))
     torch.manual_seed(0)
     # so small that eps counts
     embedded, states = torch.randn(1, 1, 384), 1e-3 * torch.randn(1, 1, 3, 384)

@@ -76,10 +76,8 @@ def test_other_weights_and_formats_have_other_folders(draft):
 
 
 def test_inflated_weights_have_a_digest_of_their_own():
-    small, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(starter.draft()),
-        load_tokenizer(starter.draft()),
-    )
+    small = AutoModelForCausalLM.from_pretrained(starter.draft())
+    tokenizer = load_tokenizer(starter.draft())
     shape = replace(shape_of(small.config), hidden=160, layers=3)
     large = [
         source("large", inflate(small, shape), tokenizer).digest() for _ in range(2)

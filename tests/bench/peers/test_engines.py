@@ -72,10 +72,8 @@ def test_missing_engine_is_refused_before_any_work(installed):
 def test_peers_are_added_to_the_rows(installed):
     installed(*ENGINES["llamacpp"].modules)
     theirs = tuple(f"llamacpp.{mode}" for mode in MODES)
-    assert row_names(None, quick=False, others=("all",)) == (
-        *row_names(None, quick=False),
-        *theirs,
-    )
+    names = row_names(None, quick=False)
+    assert row_names(None, quick=False, others=("all",)) == (*names, *theirs)
     assert row_names(("oracle",), quick=False, others=("llamacpp",)) == (
         PLAIN_ROW,
         "oracle",

@@ -22,9 +22,7 @@ def draft(request, small) -> Source:
 
 
 def neighbours_rotated(read: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """(head, token, size), the pairs (2i, 2i + 1) rotated by angles (token, size / 2),
-    as llama.cpp does.
-    """
+    """(head, token, size), pairs (2i, 2i + 1) rotated by angles, as llama.cpp does."""
     even, odd, cos, sin = read[..., ::2], read[..., 1::2], angles.cos(), angles.sin()
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 

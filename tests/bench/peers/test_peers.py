@@ -63,10 +63,8 @@ def test_every_mode_repeats_the_greedy_text(engine, mode, pair, requests, answer
     entry = registry.make(f"{engine}.{mode}", pair)
     trials = [entry.run(request) for request in (*requests, *requests)]
     assert [trial.tokens for trial in trials] == [*answers, *answers]
-    written, passes = (
-        sum(map(len, answers)),
-        [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])],
-    )
+    written = sum(map(len, answers))
+    passes = [sum(trial.passes for trial in half) for half in (trials[:4], trials[4:])]
     assert passes[0] == passes[1]
     assert passes[0] == written if mode == GENERATE else passes[0] < 0.8 * written
     assert all(trial.seconds > 0 for trial in trials)

@@ -1,6 +1,4 @@
-"""Forwards against the memory bandwidth: the bytes are those of the model, the shares
-follow from bytes and times.
-"""
+"""Forwards against the memory bandwidth: bytes of the model, shares, and times."""
 
 import json
 from dataclasses import replace
@@ -72,14 +70,8 @@ def invented() -> Limit:
         Pass("nodes", 1, Interval(1.0, 2.0, 3.0), 0.5, 1.0, 2.2),
         Pass("nodes", 8, Interval(3.0, 4.0, 5.0), 0.25, 2.0, 3.0),
     )
-    return Limit(
-        "invented",
-        "native",
-        10,
-        Roof(900, 10, bandwidth=1e6),
-        rows=rows,
-        batches=beside,
-    )
+    roof = Roof(900, 10, bandwidth=1e6)
+    return Limit("invented", "native", 10, roof, rows=rows, batches=beside)
 
 
 def test_bytes_are_those_of_weights_and_keys(found):

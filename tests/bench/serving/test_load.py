@@ -50,10 +50,8 @@ def requests(llm: LLM, heat: float = 0.0) -> list[BenchRequest]:
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 def test_answers_are_those_of_the_library(llm, target, heat):
     sent = requests(llm, heat)
-    params = [
-        SamplingParams(temperature=heat, seed=one.seed, max_tokens=TOKENS)
-        for one in sent
-    ]
+    common = dict(temperature=heat, max_tokens=TOKENS)
+    params = [SamplingParams(**common, seed=one.seed) for one in sent]
     expected = llm.generate([list(one.prompt) for one in sent], params)
     for concurrency in (1, 3):
         load = asyncio.run(send(target.ask, sent, concurrency, ""))
@@ -64,10 +62,8 @@ def test_answers_are_those_of_the_library(llm, target, heat):
         ]
         assert sum(one.accepted for one in load.answers) > 0
         assert all(one.started < one.first <= one.last for one in load.answers)
-        assert (
-            load.tokens_per_second
-            == sum(one.tokens for one in load.answers) / load.seconds
-        )
+        tokens = sum(one.tokens for one in load.answers)
+        assert load.tokens_per_second == tokens / load.seconds
 
 
 def test_text_prompts_get_the_same_answers(llm, target):

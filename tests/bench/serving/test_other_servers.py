@@ -107,9 +107,7 @@ def test_greedy_texts_equal_ours(ask):
 
 
 def test_samples_follow_the_seed_and_no_filter(ask, pair):
-    """Filters of llama.cpp's defaults (min-p 0.05) would leave the tokens that are
-    likely here, and no other.
-    """
+    """llama.cpp's default filters (min-p 0.05) would leave other likely tokens."""
     _, asks = ask
     start = prompt("My favourite word is")
     with torch.no_grad():

@@ -8,6 +8,7 @@ from foreword.draft.cross_vocab.pairing import CrossVocabularyDrafter, load_pair
 from foreword.registry import SHARED_TEXT, SHARED_TOKENS
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch
+from grids import slow_case
 from other_tokenizers import FAR, NEAR, pair
 from running import DTYPE, Case, engine, finish, plain, prompts, target, tokenizer
 
@@ -16,12 +17,8 @@ EITHER_WAY = [
     (FAR, 0.6, SHARED_TOKENS),
     (FAR, 0.9, SHARED_TEXT),
 ]
-"""Draft models of other tokenizers, how much of the distribution must be in shared
-tokens, and the method that this makes.
-"""
-enough = pytest.mark.parametrize(
-    "enough", [pytest.param(0.0, marks=pytest.mark.slow), 1.0]
-)
+"""Draft models of other tokenizers, the share needed, and the method then used."""
+enough = pytest.mark.parametrize("enough", [slow_case(0.0), 1.0])
 
 
 @enough

@@ -6,6 +6,7 @@ from foreword.draft.cross_vocab.slem import StringMatchDrafter
 from foreword.model import Read
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams
+from grids import slow_case
 from other_tokenizers import FAR, NEAR, Foreign, pair
 from running import DTYPE, Case, engine, finish, plain, prompts, target, tokenizer
 
@@ -26,13 +27,8 @@ def draft_tokens(
     return draft.tokens[0, : int(draft.count[0])].tolist()
 
 
-@pytest.mark.parametrize(
-    "rule", ["match", pytest.param("rejection", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "temperature",
-    [*(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)), 1.3],
-)
+@pytest.mark.parametrize("rule", ["match", slow_case("rejection")])
+@pytest.mark.parametrize("temperature", [*map(slow_case, (0.0, 0.7)), 1.3])
 @pytest.mark.parametrize("how", [NEAR, FAR])
 def test_text_is_unchanged_and_draft_tokens_are_accepted(how, temperature, rule):
     params = [
@@ -77,11 +73,9 @@ def test_special_tokens_are_told_by_role_or_name():
 
 def test_draft_tokens_are_what_draft_model_writes_in_targets_tokens():
     """A draft that lacks half of the tokens needs several for one of the target's."""
-    both, drafter, one = (
-        pair(FAR, DTYPE),
-        StringMatchDrafter(pair(FAR, DTYPE)),
-        request("Rivers carry water from the mountains to"),
-    )
+    both = pair(FAR, DTYPE)
+    drafter = StringMatchDrafter(pair(FAR, DTYPE))
+    one = request("Rivers carry water from the mountains to")
     wrote = list(both.draft.follow(b"", both.target.text(one.tokens)))
     start = len(wrote)
     both.model.open(777, 200)
@@ -97,19 +91,15 @@ def test_draft_tokens_are_what_draft_model_writes_in_targets_tokens():
 
 
 def test_end_of_text_ends_draft_tokens_in_targets_own_token():
-    """The family's own draft model, ids shuffled: where it ends its text, the end is
-    drafted, and nothing after it.
-    """
+    """The family's own draft model, ids shuffled: nothing is drafted after its end."""
     asked = "<|user|>\nTranslate to German: It's your fault.<|end|>\n<|assistant|>\n"
     (answer,) = plain(
         target(DTYPE),
         [Case(tuple(tokenizer()(asked)["input_ids"]), SamplingParams(temperature=0))],
     )
     assert answer.tokens[-1] == 0
-    drafter, one = (
-        StringMatchDrafter(pair(Foreign(one_in=8192), DTYPE)),
-        answer.request,
-    )
+    drafter = StringMatchDrafter(pair(Foreign(one_in=8192), DTYPE))
+    one = answer.request
     said, one.tokens = one.tokens, one.tokens[: one.prompt]
     ends = []
     while len(one.tokens) < len(said):

@@ -22,6 +22,7 @@ from foreword.sampling.noise import extend, gumbel
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
 from foreword.types.growth import TreeRequest
+from grids import slow_case
 from other_tokenizers import FAR, NEAR, Foreign, pair
 from running import (
     DTYPE,
@@ -37,10 +38,8 @@ from running import (
     tokenizer,
 )
 
-TEMPERATURES = (
-    *(pytest.param(heat, marks=pytest.mark.slow) for heat in (0.0, 0.7)),
-    1.3,
-)
+SLOW = [*map(slow_case, (0.0, 0.7))]
+TEMPERATURES = (*SLOW, 1.3)
 
 
 def requests(temperature: float) -> list[Case]:
@@ -59,7 +58,7 @@ def accepted(drafter, temperature: float, rule: str = "match") -> int:
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("how", [NEAR, pytest.param(FAR, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [NEAR, slow_case(FAR)])
 def test_the_text_is_that_of_plain_decoding(how, temperature):
     loop = engine(target(DTYPE), IntersectionDrafter(pair(how, DTYPE)), 3)
     got = finish(loop, requests(temperature))
@@ -119,13 +118,9 @@ def test_rules_get_the_renormalised_distribution(rule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "temperature", [pytest.param(0.7, marks=pytest.mark.slow), 1.3]
-)
+@pytest.mark.parametrize("temperature", [slow_case(0.7), 1.3])
 def test_acceptance_follows_the_two_distributions(temperature):
-    """One draft token a round under `rejection`: kept with the probability sum_x min(p,
-    q') (Leviathan et al. 2023).
-    """
+    """One token under `rejection`: kept with sum_x min(p, q') (Leviathan 2023)."""
     asked = [case(seed, temperature=temperature, max_tokens=32) for seed in range(20)]
     drafter = IntersectionDrafter(pair(NEAR, DTYPE))
     answers = finish(engine(target(DTYPE), drafter, 1, rule="rejection"), asked)

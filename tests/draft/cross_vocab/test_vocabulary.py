@@ -22,9 +22,7 @@ def byte_level() -> Vocabulary:
 
 @cache
 def sentencepiece() -> Vocabulary:
-    """▁ for a space, one put before every text, bytes for what has no token; a newline
-    that was added later.
-    """
+    """▁ for a space, one before every text, bytes, and an added newline."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     words += ["▁", "a", "b", "Ġ", "▁a", "ab", "▁ab", "b▁"]
     merges = [("▁", "a"), ("a", "b"), ("▁a", "b"), ("b", "▁")]
@@ -107,10 +105,8 @@ def test_what_follows_is_spelt_as_the_tokenizer_spells_the_whole():
 
 def test_where_tokens_run_across_border_longest_that_fit_are_taken():
     theirs = sentencepiece()
-    assert [theirs.pieces[token] for token in theirs.follow(b" a", b"ba")] == [
-        b"b",
-        b"a",
-    ]
+    tokens = theirs.follow(b" a", b"ba")
+    assert [theirs.pieces[token] for token in tokens] == [b"b", b"a"]
 
 
 def test_text_that_reads_like_a_special_token_stays_text():

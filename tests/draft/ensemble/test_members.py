@@ -173,9 +173,7 @@ def test_a_part_must_earn_its_time_for_all_texts_together():
 
 
 def test_expensive_scoring_leaves_no_expected_gain():
-    """Three of 0.5 promise more than one of 0.9, unless half of their scoring takes as
-    long as writing as much.
-    """
+    """Three of 0.5 promise more than one of 0.9, unless scoring is dear."""
     dear = Says((9, -1, 0.9))
     both = CascadeDrafter([Says(*((token, -1, 0.5) for token in range(1, 4))), dear])
     for draft_tokens in (1, 5, 2, 9):

@@ -139,11 +139,9 @@ def test_odd_vocabulary_grows_the_padded_tree(based):
     found = NativeBlockTrees(61, None if table is None else tuple(table)).grow(
         distributions, 60, ask
     )
-    assert (found.tokens, found.parents, found.probabilities) == (
-        wanted.tokens,
-        wanted.parents,
-        wanted.probabilities,
-    )
+    assert found.tokens == wanted.tokens
+    assert found.parents == wanted.parents
+    assert found.probabilities == wanted.probabilities
     assert len(found.tokens) == 40
     assert max(found.tokens) == 60
 

@@ -1,6 +1,4 @@
-"""The head computes what its definition says, in as many rounds as there are, and its
-folders are those of others.
-"""
+"""The head computes what its definition says, and its folders are those of others."""
 
 import json
 from pathlib import Path
@@ -18,7 +16,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
 from running import draft, target
-from tiny_sizes import sizes
+from tiny_sizes import FULL, SLIDING, sizes
 
 SIZES = sizes(
     384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
@@ -68,10 +66,8 @@ def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor
         seen = torch.cat([context, own])
         outs = []
         for number in range(6):
-            mine, shared = (
-                slice(32 * number, 32 * number + 32),
-                slice(32 * (number // 3), 32 * (number // 3) + 32),
-            )
+            mine = slice(32 * number, 32 * number + 32)
+            shared = slice(32 * (number // 3), 32 * (number // 3) + 32)
             query = attention.q_norm(own @ attention.q_proj.weight[mine].T)
             key = attention.k_norm(seen @ attention.k_proj.weight[shared].T)
             value = seen @ attention.v_proj.weight[shared].T
@@ -112,10 +108,8 @@ def test_a_block_is_what_the_definition_says_in_every_round():
 
 
 def test_tensors_and_config_are_those_of_the_published_layout(folder):
-    tensors, config = (
-        load_file(folder / "model.safetensors"),
-        json.loads((folder / "config.json").read_text()),
-    )
+    tensors = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
     parts = (
         "input_layernorm post_attention_layernorm mlp.gate_proj mlp.up_proj "
         "mlp.down_proj"
@@ -128,26 +122,20 @@ def test_tensors_and_config_are_those_of_the_published_layout(folder):
     assert tensors["fc.weight"].shape == (384, 768)
     assert tensors["layers.1.self_attn.k_proj.weight"].shape == (64, 384)
     assert config["architectures"] == ["DFlashDraftModel"]
-    assert config["dflash_config"] == {
-        "mask_token_id": MASK,
-        "target_layer_ids": [1, 4],
-    }
-    assert (
-        config["block_size"],
-        config["num_target_layers"],
-        config["model_type"],
-    ) == (BLOCK, 8, "qwen3")
+    states = {"mask_token_id": MASK, "target_layer_ids": [1, 4]}
+    assert config["dflash_config"] == states
+    assert config["block_size"] == BLOCK
+    assert config["num_target_layers"] == 8
+    assert config["model_type"] == "qwen3"
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 10_000.0
     assert "sample_from_anchor" not in config
 
 
 def test_what_was_written_is_read(folder):
     found = DFlashHead.read(Checkpoint.read(folder))
-    assert (found.layout.states, found.layout.block, found.layout.mask) == (
-        STATES,
-        BLOCK,
-        MASK,
-    )
+    assert found.layout.states == STATES
+    assert found.layout.block == BLOCK
+    assert found.layout.mask == MASK
     assert not found.layout.sample_from_anchor
     for name, tensor in head().state_dict().items():
         assert torch.equal(found.state_dict()[name], tensor)
@@ -169,13 +157,11 @@ def test_the_layout_of_speculators_says_the_same(folder):
     }
     (folder / "config.json").write_text(json.dumps(foreign))
     found = DFlashHead.read(Checkpoint.read(folder)).layout
-    assert (
-        found.states,
-        found.block,
-        found.mask,
-        found.sample_from_anchor,
-        found.draft_tokens,
-    ) == (STATES, BLOCK, MASK, True, BLOCK)
+    assert found.states == STATES
+    assert found.block == BLOCK
+    assert found.mask == MASK
+    assert found.sample_from_anchor
+    assert found.draft_tokens == BLOCK
     assert found.sizes.num_key_value_heads == 2
 
 
@@ -237,18 +223,10 @@ def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
             {},
             "has states 0 to 8",
         ),
-        (
-            {"layer_types": ["sliding_attention", "full_attention"]},
-            {},
-            "sliding window",
-        ),
+        ({"layer_types": [SLIDING, FULL]}, {}, "sliding window"),
         ({"intermediate_size": 97}, {}, "has the shape"),
         ({}, {"norm.weight": None}, "lacks norm.weight"),
-        (
-            {},
-            {"layers.2.mlp.up_proj.weight": torch.zeros(1)},
-            "holds layers.2.mlp.up_proj.weight",
-        ),
+        ({}, {"layers.2.mlp.up_proj.weight": torch.zeros(1)}, "holds layers.2.mlp.up_"),
         ({}, {"d2t": torch.zeros(1)}, "reduced vocabulary"),
         ({}, {"d2t": torch.ones(8192, dtype=torch.int64)}, "reduced vocabulary"),
         ({}, {"t2d": torch.arange(8192) > 0}, "reduced vocabulary"),

@@ -71,10 +71,8 @@ def test_it_is_written_as_other_engines_read_it(folder, target):
     }
     assert found.tensors["midlayer.self_attn.q_proj.weight"].shape == (32, 64)
     assert found.tensors["midlayer.self_attn.k_proj.weight"].shape == (16, 64)
-    assert (found.tensors["d2t"].dtype, found.tensors["t2d"].dtype) == (
-        torch.int64,
-        torch.bool,
-    )
+    assert found.tensors["d2t"].dtype == torch.int64
+    assert found.tensors["t2d"].dtype == torch.bool
     wanted = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -147,10 +145,7 @@ def test_the_layout_of_speculators_is_read_too(folder, head, target):
         ({"num_hidden_layers": 2}, r"has 2 layers \(num_hidden_layers"),
         ({"model_type": "gemma2"}, "layer type 'gemma2' is not supported"),
         ({"draft_vocab_size": 100}, "is 100, and its lm_head.weight has 200 rows"),
-        (
-            {"speculators_model_type": "peagle", "architectures": []},
-            r"names \['peagle'\]",
-        ),
+        ({"speculators_model_type": "peagle", "architectures": []}, r"\['peagle'\]"),
         (
             {
                 "rope_parameters": {

@@ -74,10 +74,8 @@ def test_new_heads_say_what_the_target_says():
 
 
 def test_tensors_are_named_as_the_original_names_them(folder):
-    tensors, config = (
-        load_file(folder / "model.safetensors"),
-        json.loads((folder / "config.json").read_text()),
-    )
+    tensors = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
     expected = {
         f"{head}.0.linear.{part}" for head in range(3) for part in ("weight", "bias")
     }

@@ -96,10 +96,8 @@ def test_a_head_is_written_as_it_was_read(name, target, tmp_path):
     head = load(tmp_path / "theirs", target.hf.config)
     dump(head, torch.float32, target.hf.config).write(tmp_path / "ours")
     again = load(tmp_path / "ours", target.hf.config)
-    assert (again.config.fc_norm, again.config.head_norms) == (
-        head.config.fc_norm,
-        head.config.head_norms,
-    )
+    assert again.config.fc_norm == head.config.fc_norm
+    assert again.config.head_norms == head.config.head_norms
     assert again.state_dict().keys() == head.state_dict().keys()
     for key, tensor in head.state_dict().items():
         assert torch.equal(again.state_dict()[key], tensor), key

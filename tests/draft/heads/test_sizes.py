@@ -30,10 +30,7 @@ SIZES: dict[str, Any] = sizes(
     384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
 )
 LIMIT = 2**26
-"""Bytes.
-
-Several times those of these heads; a tenth of what the sizes ask for, or much less.
-"""
+"""Bytes: several times those of these heads, a tenth of what the sizes ask for."""
 NOT_HELD = "and the longest side of its tensors is 8192"
 
 
@@ -73,9 +70,7 @@ def configured(folder: Path, **entries: object) -> None:
 
 
 class Allocated(TorchDispatchMode):
-    """Fails once torch has made tensors of LIMIT bytes; they are counted before a
-    number is written into them.
-    """
+    """Fails once torch has made tensors of LIMIT bytes, before they are written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,8 +225,6 @@ def test_sizes_that_are_none_are_refused(kind, entries, folder):
 def test_matrices_of_one_dimension_are_refused(kind, folder):
     tensors = load_file(folder / "model.safetensors")
     name = {"eagle": "fc.weight", "medusa": "0.0.linear.weight"}[kind]
-    save_file(
-        tensors | {name: torch.ones((), dtype=torch.bfloat16)},
-        folder / "model.safetensors",
-    )
+    number = torch.ones((), dtype=torch.bfloat16)
+    save_file(tensors | {name: number}, folder / "model.safetensors")
     refused(kind, folder, name)

@@ -1,6 +1,4 @@
-"""The datastore: what it finds is what a plain search finds, and what is not a
-datastore for this model is refused.
-"""
+"""The datastore: it finds what a plain search finds, and others' are refused."""
 
 import json
 from functools import cache
@@ -52,9 +50,7 @@ def made(folder: Path, *texts: str, size: int = 26) -> Datastore:
 
 
 def searched(texts: list[str], end: str) -> list[tuple[int, str]]:
-    """The definition: every place in every text, how far it agrees, and the rest of its
-    text; longest match first.
-    """
+    """The definition: every place in every text and its agreement; longest first."""
     found = []
     for text in texts:
         for place in range(1, len(text)):
@@ -93,10 +89,8 @@ def test_it_finds_what_a_plain_search_finds(tmp_path_factory, texts, end, size, 
     assert store.meta.token.itemsize == (2 if size == 26 else 4)
     places, agree = store.nearest(ids(end), 300)
     assert agree.tolist() == [length for length, _ in expected]
-    after = [
-        "".join(chr(ord("a") + token) for token in row)
-        for row in store.after(places, 50)
-    ]
+    rows = store.after(places, 50)
+    after = ["".join(chr(ord("a") + token) for token in row) for row in rows]
     assert sorted(zip(agree.tolist(), after, strict=True), reverse=True) == expected
     for count in (1, 3):
         assert store.nearest(ids(end), count)[1].tolist() == agree[:count].tolist(), (
@@ -110,10 +104,8 @@ def test_places_are_in_order_of_what_stands_before_them(tmp_path_factory, tokens
     text = "".join(chr(ord("a") + token) for token in tokens)
     store = made(tmp_path_factory.mktemp("store"), text)
     assert sorted(store.order.tolist()) == list(range(DEPTH + 1, DEPTH + len(text)))
-    before = [
-        store.tokens[place - DEPTH : place][::-1].tolist()
-        for place in store.order.tolist()
-    ]
+    order = store.order.tolist()
+    before = [store.tokens[place - DEPTH : place][::-1].tolist() for place in order]
     assert before == sorted(before)
 
 

@@ -37,9 +37,7 @@ def propose(drafter: NgramDrafter, one: Request, budget: int) -> list[int]:
 
 
 def searched(tokens: list[int], sizes: range, budget: int) -> list[int]:
-    """The definition: longest n-gram first, then the nearest occurrence before the end;
-    one token copied at a time.
-    """
+    """The definition: longest n-gram, then the nearest one; copied token by token."""
     for size in reversed(sizes):
         for end in range(len(tokens) - 1, size - 1, -1):
             if tokens[end - size : end] == tokens[len(tokens) - size :]:

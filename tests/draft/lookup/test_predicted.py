@@ -51,10 +51,8 @@ def searched(expected: list[int], written: list[int]) -> list[int]:
                 and expected[place - size : place] == written[end - size : end]
             ]
             if ends:
-                here, stray = (
-                    next((place for place in ends if place >= here), ends[-1]),
-                    0,
-                )
+                here = next((place for place in ends if place >= here), ends[-1])
+                stray = 0
                 break
     return expected[here + stray :]
 
@@ -184,10 +182,8 @@ def test_agreement_counts_equal_ends(left: list[int], right: list[int]) -> None:
 
 def test_finishing_leaves_nothing_behind():
     by = drafter("predicted")
-    finish(
-        engine(target(), by, 3),
-        [Case(prompts()[3], SamplingParams(max_tokens=4, seed=1))],
-    )
+    params = SamplingParams(max_tokens=4, seed=1)
+    finish(engine(target(), by, 3), [Case(prompts()[3], params)])
     assert by._copies == {}
 
 

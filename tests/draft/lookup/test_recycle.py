@@ -1,6 +1,4 @@
-"""Token Recycling: what is remembered, who may read it, and that its probabilities are
-those of the target's text.
-"""
+"""Token Recycling: what is remembered, for whom, and that it is calibrated."""
 
 from collections.abc import Sequence
 
@@ -47,9 +45,7 @@ def test_a_text_is_put_before_what_was_known():
 
 
 def test_draft_tokens_follow_what_the_target_found_likely():
-    """A cycle with a false alley: 0 → 1 → 2 → … → 7 → 0, and after each token its twin
-    (+ 8) comes second.
-    """
+    """A cycle with a false alley: 0 → … → 7 → 0; each token's twin (+ 8) is second."""
     table = torch.full((16, 16), -9.0)
     for token in range(16):
         table[token, (token + 1) % 8], table[token, (token + 1) % 8 + 8] = 3.0, 2.0
@@ -84,10 +80,8 @@ def test_probabilities_are_those_of_the_target_text(temperature):
         check_form(draft, [12], 24)
         probabilities = draft.probabilities[0].tolist()
         assert probabilities == sorted(probabilities, reverse=True)
-        promised, kept = (
-            promised + (turn > 60) * sum(probabilities),
-            kept + (turn > 60) * (len(said) - 1),
-        )
+        promised = promised + (turn > 60) * sum(probabilities)
+        kept = kept + (turn > 60) * (len(said) - 1)
     assert kept > 100
     assert promised == pytest.approx(kept, rel=0.15)
 
@@ -135,11 +129,9 @@ def test_nothing_is_drafted_after_the_end_of_text():
 
 
 def test_a_tenant_learns_nothing_from_another():
-    target, drafter, fresh = (
-        Markov(noisy(32, 3.0)),
-        recycle.RecyclingDrafter(),
-        recycle.RecyclingDrafter(),
-    )
+    target = Markov(noisy(32, 3.0))
+    drafter = recycle.RecyclingDrafter()
+    fresh = recycle.RecyclingDrafter()
     theirs = target.request([0], 1, temperature=0, tenant="theirs")
     for _ in range(40):
         target.round(drafter, [theirs], 8)

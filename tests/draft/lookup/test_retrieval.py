@@ -98,9 +98,7 @@ def test_nothing_follows_an_end_of_text(rows):
 
 @cache
 def clichés() -> tuple[str, ...]:
-    """Texts of a few phrases, each at a probability of its own, so that what comes next
-    is known only so well.
-    """
+    """Texts of a few phrases, each at a probability of its own."""
     dice = Random(1)
     phrases = ("once upon a time", "in the beginning", "once more into the fire")
     phrases += ("a time to go", "the end")

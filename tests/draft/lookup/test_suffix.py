@@ -1,6 +1,4 @@
-"""Votes of earlier places: counted as defined, grown into the likeliest draft tokens,
-learned from, kept apart and kept.
-"""
+"""Votes of earlier places: counted as defined, grown, learned from, kept apart."""
 
 import random
 
@@ -121,9 +119,7 @@ def test_votes_are_those_of_a_plain_search(
 def expected_probabilities(
     ballot: Votes, poll: ContinuationCounts
 ) -> dict[tuple[int, ...], float]:
-    """The definition: of each path, its parent's probability, times that of no
-    surprise, times the share of the votes.
-    """
+    """The definition: the parent's probability, no surprise, and the share of votes."""
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
     every = {run[:length] for run, _ in ballot for length in range(1, len(run) + 1)}
     for path in sorted(every, key=len):
@@ -196,9 +192,7 @@ def test_votes_in_c_are_those_defined(
     how: tuple[int, float, set[int], bool],
     course: list[tuple[list[int], bool]],
 ) -> None:
-    """Every round of a text, greedy and sampled rounds mixed: the same draft tokens, in
-    the same order, as likely.
-    """
+    """Every round of a text, greedy and sampled: the same draft tokens, as likely."""
     own, archive = SuffixIndex(room), AnswerStore(VOCAB)
     own.extend(text)
     for tokens in answers:

@@ -27,9 +27,7 @@ def noted(tokens: list[int], capacity: int) -> SuffixIndex:
 def searched(
     tokens: list[int], context: list[int], first: int
 ) -> list[tuple[int, int]]:
-    """The definition: for each size, longest first, every place before the end, latest
-    first, if it is remembered.
-    """
+    """The definition: for each size, longest first, every place, latest first."""
     found: dict[int, int] = {}
     for size in SIZES:
         for place in range(len(tokens) - 1, size + first - (first == 0), -1):
@@ -169,10 +167,8 @@ def test_memory_is_bounded_for_many_tenants(texts: list[tuple[str, int]]) -> Non
     archive = AnswerStore(100, capacity=5 * LEAST)
     for tenant, length in texts:
         archive.add(tenant, [1] * length)
-        assert (
-            sum(archive[one].capacity for one in "abcdefgh" if archive[one])
-            <= 5 * LEAST
-        )
+        held = [archive[one] for one in "abcdefgh" if archive[one]]
+        assert sum(text.capacity for text in held) <= 5 * LEAST
         assert not length or archive[tenant] is not None
 
 

@@ -1,6 +1,4 @@
-"""Multi-token-prediction layers load from the checkpoints of every family, as they are
-published, and draft without changing the text.
-"""
+"""Multi-token-prediction layers of every family's checkpoints load, and draft."""
 
 from dataclasses import replace
 

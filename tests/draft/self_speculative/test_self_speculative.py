@@ -11,7 +11,7 @@ from foreword.errors import InvalidRequest
 from foreword.model import Model
 from foreword.model.skip import LayerSkip
 from foreword.types import Draft, DraftTree, SamplingParams
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 from pair import llama
 from running import (
     Case,
@@ -39,11 +39,9 @@ def test_early_exit_skips_all_later_layers():
 @pytest.mark.parametrize(
     ("skip", "least", "most"),
     [
-        pytest.param(
-            LayerSkip(mlp=frozenset({1, 2})), 0.5, 0.9, marks=pytest.mark.slow
-        ),
-        pytest.param(exit_after(7, 8), 0.3, 0.6, marks=pytest.mark.slow),
-        pytest.param(exit_after(0, 8), 0.0, 0.1, marks=pytest.mark.slow),
+        slow_case(LayerSkip(mlp=frozenset({1, 2})), 0.5, 0.9),
+        slow_case(exit_after(7, 8), 0.3, 0.6),
+        slow_case(exit_after(0, 8), 0.0, 0.1),
     ],
 )
 def test_the_text_stays_what_it_is_whatever_is_left_out(skip, least, most):

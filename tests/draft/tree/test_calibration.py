@@ -83,9 +83,7 @@ def test_what_is_learnt_from_filtered_children_is_true() -> None:
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-200, 1e-6, 100.0])
 def test_no_temperature_spoils_what_was_learnt(temperature: float) -> None:
-    """A hot text says nothing of the drafter's error, so hours of it change nothing; a
-    cold one breaks nothing.
-    """
+    """A hot text says nothing of the drafter's error; a cold one breaks nothing."""
     rng, confidence = random.Random(2), taught(Calibration(), 0.6, 1000)
     before = confidence.error
     for _ in range(5000):
@@ -139,11 +137,8 @@ def test_filtered_requests_spoil_no_calibration(name: str) -> None:
     ]
     assert loop.failed is None
     assert sum(one.drafted for one in after) > 0.8 * sum(one.drafted for one in before)
-    assert (
-        sum(one.accepted for one in after)
-        >= 0.9 * sum(one.accepted for one in before)
-        > 0
-    )
+    both = [sum(one.accepted for one in half) for half in (after, before)]
+    assert both[0] >= 0.9 * both[1] > 0
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)

@@ -1,6 +1,4 @@
-"""Drawn trees: the distributions they carry, lists of both kinds, and a text that keeps
-the target's distribution from end to end.
-"""
+"""Drawn trees: their distributions, lists of both kinds, and a text's distribution."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,9 +16,7 @@ from foreword.verify import RULES
 VOCAB = 6
 QUICK = ("rejection", "traversal", "kseq")
 LEVEL = 1e-4
-"""Seeds are fixed, so a test either always passes or always fails; this is its
-probability of being unlucky.
-"""
+"""Probability that a test of these fixed seeds is unlucky, and always fails."""
 DRAFTER = torch.tensor(
     [[2.0, 1.0, 0.5, 0.0, -1.0, -2.0], [0.0, 1.0, 2.0, -1.0, 0.5, 0.3]]
 )
@@ -52,9 +48,7 @@ def grow(batch: Batch, shape: Shape) -> Draft:
 
 
 ROWS = 900
-"""Sequences of a sampled test: a uniform q instead of DRAFTER has p-values below LEVEL
-(the last test shows it).
-"""
+"""Sequences of a sampled test: a uniform q would have p-values below LEVEL."""
 
 
 @cache
@@ -75,9 +69,7 @@ def test_siblings_carry_distribution_that_first_was_drawn_from() -> None:
 
 
 def test_a_chain_is_drawn_draft_token_by_draft_token() -> None:
-    """The definition: the largest of log q + G at each depth, G being the drafter's own
-    noise of that position.
-    """
+    """The definition: the largest log q + G at each depth, G the drafter's noise."""
     one = batch(*(request(seed) for seed in range(20)))
     draft = grow(one, full_tree((1, 1, 1)))
     assert draft.chain
@@ -114,10 +106,8 @@ def test_families_of_one_depth_are_drawn_independently() -> None:
     left, right = draft.tokens[:, 2], draft.tokens[:, 3]
     q = DRAFTER[1].double().softmax(-1)
     seen = (left * VOCAB + right).bincount(minlength=VOCAB**2)
-    assert (
-        chisquare(seen.numpy(), ((q[:, None] * q).flatten() * ROWS).numpy()).pvalue
-        > LEVEL
-    )
+    expected = (q[:, None] * q).flatten() * ROWS
+    assert chisquare(seen.numpy(), expected.numpy()).pvalue > LEVEL
 
 
 def test_under_shared_noise_list_holds_what_target_is_nearest_to() -> None:
@@ -152,9 +142,7 @@ def test_where_the_distribution_allows_fewer_there_are_fewer() -> None:
 
 
 def test_chain_ends_by_the_next_distribution_alone() -> None:
-    """Asked once for each draft token, with the distribution it would be drawn from;
-    the draft tokens before it are what they would be.
-    """
+    """Asked once for each draft token, with the distribution that it is drawn from."""
     asked: list[tuple[int, int, list[float]]] = []
 
     def stops(one: Request, depth: int, distribution: torch.Tensor) -> bool:
@@ -163,10 +151,8 @@ def test_chain_ends_by_the_next_distribution_alone() -> None:
 
     free = batch(request(4), request(5), trees=False)
     ending = replace(free, stops=stops)
-    draft, whole = (
-        grow(ending, full_tree((1, 1, 1, 1))),
-        grow(free, full_tree((1, 1, 1, 1))),
-    )
+    draft = grow(ending, full_tree((1, 1, 1, 1)))
+    whole = grow(free, full_tree((1, 1, 1, 1)))
     assert draft.count.tolist() == [1, 2]
     assert [tree.tokens for tree in draft.trees] == [
         tree.tokens[:n] for tree, n in zip(whole.trees, (1, 2), strict=True)
@@ -205,9 +191,7 @@ def test_a_processor_that_fails_costs_its_draft_tokens_alone() -> None:
     ],
 )
 def test_text_keeps_its_distribution(name: str) -> None:
-    """The first token of many sequences, drafted and verified with keyed noise, follows
-    the target's distribution.
-    """
+    """First tokens, drafted and verified, follow the target's distribution."""
     rule, rows = RULES[name], ROWS
     one, draft = many(rule.lists)
     target = torch.tensor([0.0, 2.0, 1.0, 0.5, -1.0, 0.5])

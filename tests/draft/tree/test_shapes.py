@@ -15,9 +15,7 @@ probabilities = st.lists(
 
 @cache
 def every_forest(nodes: int, levels: int, children: int) -> list[tuple]:
-    """All forests of so many nodes, as nested tuples, with at most `children` siblings
-    and so many levels.
-    """
+    """All forests of so many nodes, as nested tuples, within these bounds."""
     if not nodes:
         return [()]
     if not levels or not children:
@@ -42,9 +40,7 @@ def worth(forest: tuple, acceptance: list[float]) -> float:
 
 
 def expected(shape: Shape, acceptance: list[float]) -> float:
-    """Draft tokens that are kept on average where the k-th child of every node is with
-    probability acceptance[k - 1].
-    """
+    """Mean draft tokens kept, where the k-th child is with acceptance[k - 1]."""
     kept: list[float] = []
     for node, parent in enumerate(shape):
         before = kept[parent] if parent >= 0 else 1.0

@@ -140,10 +140,8 @@ def check_growth(
         )
         assert ours.chain or trees
     ours, plain_ones = made[0][2], made[1][2]
-    assert (ours.expanded.tokens, ours.expanded.parents) == (
-        plain_ones.expanded.tokens,
-        plain_ones.expanded.parents,
-    )
+    assert ours.expanded.tokens == plain_ones.expanded.tokens
+    assert ours.expanded.parents == plain_ones.expanded.parents
     assert len(ours.children) == len(plain_ones.children) == len(ours.expanded) + 1
     for (tokens, values), (wanted, right) in zip(
         ours.children, plain_ones.children, strict=True
@@ -156,12 +154,7 @@ def check_growth(
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_probabilities_are_calibrated(temperature):
-    """The share of draft tokens that are accepted is their promised probability, up to
-    the error of so few trials.
-
-    Not at temperature 0, where these prompts end in loops, of which a drafter is less
-    sure than it could be.
-    """
+    """The accepted share is the promised probability; not at 0: prompts loop."""
     asked = [
         Case(prompt, SamplingParams(temperature=temperature, seed=s, max_tokens=40))
         for s in (1, 2)
@@ -187,9 +180,7 @@ def test_probabilities_are_calibrated(temperature):
 
 
 def test_a_confidence_learns_how_far_a_drafter_is_off():
-    """Children whose values are off by Gumbel errors of a known scale: the estimate
-    comes near it, from either side.
-    """
+    """Children off by Gumbel errors of a known scale: the estimate comes near it."""
     rng = torch.Generator().manual_seed(0)
     for truth, start in ((1.5, 0.6), (0.3, 0.8)):
         confidence = Calibration(error=start)

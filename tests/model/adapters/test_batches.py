@@ -1,6 +1,4 @@
-"""Requests of several adapters share rounds, and each has the text that its adapter
-alone writes, whichever drafter proposes.
-"""
+"""Requests of several adapters share rounds, and each has its adapter's text."""
 
 from dataclasses import replace
 

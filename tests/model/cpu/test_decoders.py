@@ -22,9 +22,7 @@ pytestmark = NEEDS_C
 WHISPER = "whisper v2"
 NAMES = ["t5", "flan-t5", "mt5", "umt5", "t5, heads of 32", WHISPER]
 LENGTHS = (1, 2, 16, 63, 64, 65, 150, 700)
-"""Tokens of the sources: of one row, of whole pages and blocks, of several pages, and
-more than a text of these tests has.
-"""
+"""Tokens of sources: a row, whole pages and blocks, several, and a long one."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 0]
 
 

@@ -95,10 +95,7 @@ def test_gates_and_values_of_gpt_oss_are_clamped():
 
 @pytest.mark.slow
 def test_late_thread_does_not_wait_for_a_later_layer():
-    """More threads than cores: some are late in every forward.
-
-    In a process of its own, for who waits in C waits on.
-    """
+    """More threads than cores, some late in every forward; in a process of its own."""
     command = (
         "import test_experts as t; import torch; assert "
         f"torch.equal(t.scores({THREADS}, 400), t.scores(1, 400))"

@@ -1,9 +1,4 @@
-"""Images on backend `native`: scores are those of the model's own code, and drafts and
-batches change no token.
-
-In bfloat16, on a CPU; text on the other backends is that of transformers
-(test_images.py).
-"""
+"""Images on backend `native`: scores are the model's own; drafts change no token."""
 
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -22,6 +17,7 @@ from foreword.model.executors.registry import NATIVE
 from foreword.model.probe.trial import ROUNDED
 from foreword.model.view import view
 from foreword.native.forward import reason
+from grids import slow_case
 from tiny_vision import chats, folder, picture, said, together
 
 pytestmark = pytest.mark.skipif(
@@ -30,13 +26,8 @@ pytestmark = pytest.mark.skipif(
 FAMILIES = [name for name in tiny_vision.FAMILIES if not tiny_vision.missing(name)]
 FAMILIES = [name for name in FAMILIES if "gemma4" not in name]
 QUICK = ("tied", "qwen3-vl", "llava", "gemma3")
-SOME = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-    for name in FAMILIES
-]
-"""Families with M-RoPE and a tied head, with states for later layers, with neither, and
-with mutual attention.
-"""
+SOME = [name if name in QUICK else slow_case(name) for name in FAMILIES]
+"""Families with M-RoPE and a tied head, later states, neither, or mutual."""
 RECURRENT = ("lfm2-vl",)
 NEW = 24
 AFTER = [40, 50, 60, 70, 80, 90]
@@ -205,12 +196,7 @@ def test_kept_state_is_read_again_with_images(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("tied", "weights"),
-        pytest.param("tied", "kv", marks=pytest.mark.slow),
-        ("gemma3", "kv"),
-    ],
+    ("name", "form"), [("tied", "weights"), slow_case("tied", "kv"), ("gemma3", "kv")]
 )
 def test_target_in_8_bits_reads_images(name, form):
     coded = Model.load(folder(name), **{form: "int8"})

@@ -62,11 +62,9 @@ def held(backend: NativeBackend) -> int:
 
 def test_scores_are_near_from_half_of_the_bytes():
     model, tokens = loaded(), text(8192)
-    whole, viewed, bytes_before = (
-        said(model, tokens),
-        said(view(model, bits=8), tokens),
-        held(model.backend),
-    )
+    whole = said(model, tokens)
+    viewed = said(view(model, bits=8), tokens)
+    bytes_before = held(model.backend)
     # its embeddings, which are its head as well, stay as they are
     table = model.backend._table.nbytes
     model.quantize_int8()
@@ -164,10 +162,8 @@ def test_draft_model_is_quantized_and_the_target_is_not():
     }
     assert len(answers) == 1
     source = Weights(str(starter.target()), str(starter.draft()), torch.bfloat16, None)
-    assert (
-        coding(lined_up("lm", served.target, served.tokenizer, source).model)
-        == forward.BYTES
-    )
+    pair = lined_up("lm", served.target, served.tokenizer, source)
+    assert coding(pair.model) == forward.BYTES
 
 
 def test_target_is_never_quantized():
@@ -183,10 +179,8 @@ def test_target_is_never_quantized():
 
 
 def test_loaded_heads_are_quantized():
-    beside, heads = (
-        Model.load(bundled.target(), dtype="bfloat16", device="cpu"),
-        bundled.target().parent / "heads",
-    )
+    beside = Model.load(bundled.target(), dtype="bfloat16", device="cpu")
+    heads = bundled.target().parent / "heads"
     eagle = EagleDrafter.load(heads / "eagle", beside, None)
     dspark = DSparkDrafter.load(heads / "dspark", beside, None)
     head = eagle.executor
@@ -196,14 +190,10 @@ def test_loaded_heads_are_quantized():
 
 
 def plain_products(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The definition of products with 8 bits: both sides are integers, the exact sum is
-    rounded once, then scaled.
-    """
+    """The definition of products with 8 bits: an exact sum, rounded once, scaled."""
     rows, weight = rows.bfloat16().float(), weight.float()
-    largest, top = (
-        rows.abs().amax(-1, keepdim=True),
-        weight.abs().amax(-1, keepdim=True),
-    )
+    largest = rows.abs().amax(-1, keepdim=True)
+    top = weight.abs().amax(-1, keepdim=True)
     # a number over a tensor is a product in torch
     limit, steps = torch.tensor(127.0 * 128), torch.tensor(127.0)
     integers = torch.where(largest > 0, rows * (limit / largest), 0).round().long()
@@ -244,7 +234,5 @@ class Matrix(NativeExecutor):
 def test_other_draft_models_are_quantized(tmp_path):
     pair = load_pair(NEAR.save(tmp_path), target("bfloat16"), tokenizer())
     assert coding(pair.model) == forward.BYTES
-    assert (
-        coding(ModelRecord().draft(str(starter.draft()), target("bfloat16")))
-        == forward.BYTES
-    )
+    model = ModelRecord().draft(str(starter.draft()), target("bfloat16"))
+    assert coding(model) == forward.BYTES

@@ -1,6 +1,4 @@
-"""The C forward against the Hugging Face model it was built from; and the bits of a row
-depend on its own text alone.
-"""
+"""The C forward against its model; the bits of a row depend on its text alone."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,7 +11,7 @@ import starter
 import tiny_models
 from foreword.model.executors.native.build import build, refused
 from foreword.model.kv.reads import Read
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 from tiny_models import random, with_truth
 from tiny_native import check_near_truth, owned
 from tiny_sizes import FULL, LINEAR, SLIDING, decoder, linear, sizes
@@ -83,14 +81,10 @@ WIDE = {
         **linear(8, 32, 144),
     ),
 }
-"""Heads that matrix registers can hold: one half of what they add up at once, one and a
-half, two; and what is rare.
-"""
+"""Heads of one half of matrix registers, one and a half, two; and rare ones."""
 PLAIN = "family llama-gqa mistral qwen2 qwen3 gemma gemma3 phi3 olmo2 smollm3 lfm2"
 NAMES = [*PLAIN.split(), *WIDE]
-"""Plain, shared key heads, a window of 8, biases, norms of queries and keys; norms
-after halves; places unseen.
-"""
+"""Plain, shared heads, windows, biases, norms before and after; unseen places."""
 LENGTH = 150
 """More than one product over keys takes at once."""
 PARENTS = [-1, 0, 1, -1, 3, 3, 5]
@@ -104,14 +98,10 @@ FEW = {
     "qwen3.5, states of 32 by 144",
 }
 every_kind = pytest.mark.parametrize("models", NAMES, indirect=True, scope="module")
-FEWER = [
-    name if name in FEW else pytest.param(name, marks=pytest.mark.slow)
-    for name in NAMES
-]
+FEWER = [name if name in FEW else slow_case(name) for name in NAMES]
 few_kinds = pytest.mark.parametrize("models", FEWER, indirect=True, scope="module")
-"""Scores are compared for every kind, on all registers. Bits are compared for kinds
-that differ in their attention: plain, in matrix registers of odd size, capped, within
-windows, with experts and sinks, and recurrent. `make test-all` compares the others.
+"""Scores are compared for every kind, on all registers; bits for kinds that differ in
+their attention. `make test-all` compares the others.
 """
 
 
@@ -217,7 +207,7 @@ def test_sequence_does_not_depend_on_the_batch_or_on_threads(backend, text):
 
 
 @few_kinds
-@pytest.mark.parametrize("held", [18, pytest.param(26, marks=pytest.mark.slow), 61, 93])
+@pytest.mark.parametrize("held", [18, slow_case(26), 61, 93])
 def test_node_of_a_tree_scores_as_its_path(backend, text, held):
     first_chain, nodes = text[: held + 3], text[held + 3 : held + 3 + len(PARENTS)]
     backend.read([Read(1, 0, first_chain[:held], keep=0)])

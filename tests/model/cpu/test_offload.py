@@ -16,7 +16,7 @@ from foreword.model import Model, Read
 from foreword.model.executors.native import offload
 from foreword.model.kv import limit as memory_limit
 from foreword.native import cgroups
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 from running import prompts
 
 pytestmark = NEEDS_C
@@ -58,8 +58,8 @@ def scores(model: Model) -> torch.Tensor:
         ("int8", LITTLE, EVERY),
         ("int4", LITTLE, EVERY),
         ("int8", MUCH, None),
-        pytest.param(None, MUCH, None, marks=pytest.mark.slow),
-        pytest.param("int4", MUCH, None, marks=pytest.mark.slow),
+        slow_case(None, MUCH, None),
+        slow_case("int4", MUCH, None),
     ],
 )
 def test_scores_are_those_of_weights_in_memory(
@@ -71,11 +71,9 @@ def test_scores_are_those_of_weights_in_memory(
         model = Model.load(
             bundled.target(), weights=form, offload_folder=tmp_path / "weights"
         )
-        assert (model.offloaded, model.weights, str(model.device)) == (
-            offloaded,
-            form,
-            "cpu",
-        )
+        assert model.offloaded == offloaded
+        assert model.weights == form
+        assert str(model.device) == "cpu"
         for _ in range(2):
             assert torch.equal(scores(model), whole)
     assert len(list((tmp_path / "weights").iterdir())) == 1
@@ -88,10 +86,8 @@ def test_every_kind_of_model_is_opened_as_it_was(kind, limited, tmp_path):
     hf.save_pretrained(tmp_path / "model")
     whole = scores(Model.load(tmp_path / "model", backend="native"))
     limited(1000)
-    models = [
-        Model.load(tmp_path / "model", offload_folder=tmp_path / "weights")
-        for _ in range(2)
-    ]
+    folders = tmp_path / "model", tmp_path / "weights"
+    models = [Model.load(folders[0], offload_folder=folders[1]) for _ in range(2)]
     assert all(
         model.offloaded
         == len(model.backend.model.layer[: model.backend.model.layers]) // 2 * 2
@@ -196,13 +192,8 @@ def test_full_disk_leaves_nothing(tmp_path):
 
 def test_as_many_layers_stay_in_memory_as_fit():
     assert offload.kept([10] * 6, 60) == 6
-    assert [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)] == [
-        2,
-        2,
-        0,
-        0,
-        0,
-    ]
+    counts = [offload.kept([10] * 6, free) for free in (59, 40, 39, 20, 0)]
+    assert counts == [2, 2, 0, 0, 0]
     assert [offload.kept([10] * 5, free) for free in (49, 30, 29, 0)] == [1, 1, 1, 1]
     assert offload.kept([10, 10, 30, 10], 59) == 0
 

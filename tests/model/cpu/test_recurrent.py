@@ -24,7 +24,7 @@ from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.model.view import view
 from foreword.types import SamplingParams
 from foreword_lab.bench.timed import timed
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 from other_tokenizers import NEAR, pair
 from running import Case, distribution, drafter, engine, finish, outputs, plain, prompts
 from tiny_sizes import linear, sizes
@@ -163,9 +163,7 @@ def test_draft_model_with_states_of_convolutions():
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    "rule", ["rejection", pytest.param("block", marks=pytest.mark.slow), "traversal"]
-)
+@pytest.mark.parametrize("rule", ["rejection", slow_case("block"), "traversal"])
 def test_sampled_drafts_leave_no_trace(rule):
     """Greedy text read with drafts beside it is that of a read in one piece."""
     drafter = LanguageModelDrafter(draft())

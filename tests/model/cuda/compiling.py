@@ -1,9 +1,4 @@
-"""Compiles the kernels for a GPU that need not be here, as `attend` calls them: python
-compiling.py 90 bfloat16 64
-
-The interpreter takes what the compiler does not, such as a variable that changes its
-shape in a loop.
-"""
+"""Compiles the kernels for a GPU elsewhere: python compiling.py 90 bfloat16 64"""
 
 import sys
 
@@ -14,12 +9,8 @@ from triton.compiler import ASTSource
 
 from foreword.model.executors.cuda import kernels, launch
 
-KINDS = {
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.int32: "i32",
-}
+KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+KINDS |= {torch.float16: "fp16", torch.int32: "i32"}
 
 
 class Compiled:
@@ -51,13 +42,9 @@ class Compiled:
 def kind(argument) -> str:
     if isinstance(argument, torch.Tensor):
         return f"*{KINDS[argument.dtype]}"
-    return (
-        "constexpr"
-        if argument is None
-        else "fp32"
-        if isinstance(argument, float)
-        else "i32"
-    )
+    if argument is None:
+        return "constexpr"
+    return "fp32" if isinstance(argument, float) else "i32"
 
 
 def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
@@ -65,11 +52,8 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
         setattr(kernels, name, Compiled(getattr(kernels, name), int(capability)))
     query, pool = torch.zeros(2, 8, int(dim)), torch.zeros(64, 2, int(dim))
     given = [tensor.to(getattr(torch, dtype)) for tensor in (query, pool, pool)]
-    extra = (
-        launch.Scoring(0.1, 5, 2.0, given[0][0, :, 0])
-        if extras
-        else launch.Scoring(0.1)
-    )
+    more = (5, 2.0, given[0][0, :, 0]) if extras else ()
+    extra = launch.Scoring(0.1, *more)
     launch.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
 
 

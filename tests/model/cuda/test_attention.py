@@ -1,8 +1,5 @@
-"""The kernels beside the plain definition: random trees, windows and heads; and no bit
-depends on the batch.
-
-Triton's interpreter runs them where there is no GPU (see conftest.py), and a GPU where
-there is one.
+"""The kernels beside the plain definition, bits in any batch. Triton's interpreter runs
+them where there is no GPU (see conftest.py).
 """
 
 import os
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 
 from foreword.model.executors.cuda.launch import Scoring
 from foreword.model.kv.reads import Read, Span
+from grids import slow_case
 from layers import DEVICE, TOLERANCE, Layer
 
 pytest.importorskip("triton")
@@ -83,9 +81,7 @@ def test_long_text_is_summed_by_splits(window):
 
 @pytest.fixture
 def blind(monkeypatch) -> None:
-    """The interpreter multiplies by BLAS, which sums otherwise elsewhere in a tile:
-    here in one order for all.
-    """
+    """The interpreter's BLAS sums otherwise elsewhere in a tile: here in one order."""
     monkeypatch.setattr(
         np,
         "matmul",
@@ -98,14 +94,12 @@ def blind(monkeypatch) -> None:
     ("dtype", "past", "window"),
     [
         (torch.float32, 507, None),
-        pytest.param(torch.float16, 570, 420, marks=pytest.mark.slow),
+        slow_case(torch.float16, 570, 420),
         (torch.bfloat16, 570, None),
     ],
 )
 def test_bits_of_a_row_depend_on_its_text_alone(dtype, past, window):
-    """Alone or beside others, in tiles of any filling, in wider sheets and grids,
-    before or after its neighbours.
-    """
+    """Alone or beside others, in any tiles, sheets and grids, before or after."""
     line, other = Read(1, past, [0] * 9), Read(2, 70, [0] * 3, [-1, -1])
     scoring = Scoring(0.3, window)
     together = Layer([line, other], dtype=dtype)

@@ -21,6 +21,7 @@ from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.types import SamplingParams
 from foreword_train.methods.lm import load
+from grids import slow_case
 from running import Case, engine, finish, outputs, prompts
 from tiny_models import build
 
@@ -81,7 +82,7 @@ def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
         (starter.draft(), False, ()),
         (starter.draft(), False, (0, 1, 2)),
         pytest.param(starter.draft(), True, (0, 1, 2), marks=KERNEL),
-        pytest.param(starter.target(), False, (0, 3, 8), marks=SLOW),
+        slow_case(starter.target(), False, (0, 3, 8)),
         pytest.param(starter.target(), True, (), marks=(KERNEL, SLOW)),
     ],
 )
@@ -111,8 +112,8 @@ def test_kernel_knows_windows_caps_sinks_and_sizes(name):
         (starter.draft(), False, 0.0),
         (starter.draft(), False, 1.0),
         pytest.param(starter.draft(), True, 1.0, marks=KERNEL),
-        pytest.param(starter.target(), False, 0.0, marks=SLOW),
-        pytest.param(starter.target(), False, 1.0, marks=SLOW),
+        slow_case(starter.target(), False, 0.0),
+        slow_case(starter.target(), False, 1.0),
         pytest.param(starter.draft(), True, 0.0, marks=(KERNEL, SLOW)),
     ],
 )
@@ -150,11 +151,7 @@ def by_the_sheet(query, keys, values, sheet, scoring: launch.Scoring, at):
 
 
 class Traced:
-    """Records work as a list of operations on tensors, as a CUDA graph does; what it
-    says is always in the same place.
-
-    No Python of ours runs when it is played.
-    """
+    """Records work as a list of operations; no Python of ours runs when played."""
 
     def __init__(self) -> None:
         self.recorded = self.played = 0
@@ -268,9 +265,7 @@ def test_no_gpu_and_no_triton_are_said(monkeypatch):
 
 
 def on_devices(*devices: str) -> torch.nn.Module:
-    """A model whose weights say that they lie on these devices, the last of them all
-    that remain. None has a GPU.
-    """
+    """A model whose weights say that they lie on these devices. None has a GPU."""
     model, names = build("llama"), [*devices]
     with FakeTensorMode():
         for name, weight in [*model.named_parameters()]:

@@ -28,15 +28,11 @@ def spans_of(drawn) -> list[Span]:
     spans, start, room = [], 0, PAGE
     for name, (past, first_chain, tree, held, keep) in enumerate(drawn):
         held = 0 if not tree else min(held, len(tree) - 1)
-        count = (
-            first_chain
-            if tree is None
-            else (0 if held else first_chain) + len(tree) - held
-        )
-        tokens, parents = (
-            list(range(7, 7 + count)),
-            None if tree is None else list(tree),
-        )
+        count = first_chain
+        if tree is not None:
+            count = (0 if held else first_chain) + len(tree) - held
+        tokens = list(range(7, 7 + count))
+        parents = None if tree is None else list(tree)
         read = Read(name, past, tokens, parents, keep=min(keep, count), held=held)
         table = PageTable(3 * PAGE)
         table.put(0, [room // PAGE, room // PAGE + 1, room // PAGE + 2])

@@ -1,6 +1,4 @@
-"""A hub that does not answer is tried once, and code from the folder of a model runs
-only when that was asked for.
-"""
+"""A silent hub is tried once; code of a model's folder runs only when asked for."""
 
 import ast
 import io

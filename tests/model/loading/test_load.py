@@ -13,12 +13,10 @@ import tiny_models
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read, load_tokenizer
 from foreword.native import compiler, forward
-from grids import NEEDS_C
+from grids import NEEDS_C, slow_case
 
 
-@pytest.mark.parametrize(
-    "dtype", ["auto", "float32", pytest.param("float16", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("dtype", ["auto", "float32", slow_case("float16")])
 def test_parameters_are_counted_before_they_are_packed(dtype):
     assert (
         Model.load(starter.target(), dtype=dtype, device="cpu").parameters == 16_128_384
@@ -95,15 +93,11 @@ def test_text_of_a_vision_model_is_read(tmp_path, dtype):
     made = tiny_models.mistral3()
     made.eval().save_pretrained(tmp_path)
     model = Model.load(tmp_path, dtype=dtype, device="cpu")
-    assert (model.mode, model.capability.backend) == (
-        Mode.TREE,
-        "native" if dtype == "bfloat16" else "pool",
-    )
+    assert model.mode == Mode.TREE
+    assert model.capability.backend == ("native" if dtype == "bfloat16" else "pool")
     model.open(1, 64)
-    found, tokens = (
-        model.read([Read(1, 0, list(range(20)), keep=20)]),
-        torch.arange(20)[None],
-    )
+    found = model.read([Read(1, 0, list(range(20)), keep=20)])
+    tokens = torch.arange(20)[None]
     with torch.inference_mode():
         truth = made(tokens).logits[0]
     assert (found - truth).std() < (0.1 if dtype == "bfloat16" else 1e-4) * truth.std()
@@ -116,10 +110,8 @@ def test_native_models_are_bfloat16_on_any_processor(slow_bfloat16):
     assert (
         Model.load(starter.draft(), device="cpu", backend="pool").dtype == torch.float32
     )
-    assert (
-        Model.load(starter.draft(), device="cpu", backend="native").dtype
-        == torch.bfloat16
-    )
+    model = Model.load(starter.draft(), device="cpu", backend="native")
+    assert model.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek-v3"])

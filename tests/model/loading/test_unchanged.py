@@ -9,6 +9,7 @@ import tiny_models
 import tiny_vision
 from foreword import LLM, SamplingParams
 from foreword.model.loading.in_memory import borrow
+from grids import slow_case
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 17))
@@ -97,10 +98,10 @@ def tiny(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
         ("llama", "cache", True),
         ("mpt", None, False),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            slow_case(*case)
             for case in (("llama", "pool", True), ("llama", "cache", False))
         ),
-        pytest.param("mpt", None, True, marks=pytest.mark.slow),
+        slow_case("mpt", None, True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.* runs in mode 'cache'")

@@ -1,6 +1,4 @@
-"""A large checkpoint is probed once: its next load takes what was found, and reads few
-bits without their weights.
-"""
+"""A large checkpoint is probed once: the next load takes what was found."""
 
 import json
 import os
@@ -72,11 +70,9 @@ def check_twice(path: Path, probes: Path, **how: object) -> None:
     assert marked(second)
     assert not marked(first)
     assert torch.equal(scores(second), scores(first))
-    assert (second.weights, second.parameters, second.device) == (
-        first.weights,
-        first.parameters,
-        first.device,
-    )
+    assert second.weights == first.weights
+    assert second.parameters == first.parameters
+    assert second.device == first.device
     assert second.backend.weight_bytes == first.backend.weight_bytes
     assert not any(weight.is_meta for weight in second.hf.parameters())
 

@@ -45,10 +45,8 @@ def test_tokens_may_be_named_by_their_ids():
     stopped = llm().generate(PROMPT, asked(stop_token_ids=(free[7],)))[0]
     assert stopped.tokens == free[: free.index(free[7]) + 1]
     assert stopped.finish_reason == "stop"
-    assert (
-        llm().generate(PROMPT, asked(bad_word_ids=((free[0],),)))[0].tokens[0]
-        != free[0]
-    )
+    (answer,) = llm().generate(PROMPT, asked(bad_word_ids=((free[0],),)))
+    assert answer.tokens[0] != free[0]
     predicted = llm().generate(PROMPT, asked(method="ngram", prediction=tuple(free)))[0]
     assert predicted.tokens == free
     traced = llm().generate(PROMPT, asked(trace=True, logprobs=2))[0]
@@ -100,10 +98,6 @@ def test_folders_without_tokenizers_are_models_and_drafts(tmp_path: Path):
 @pytest.mark.parametrize("method", ["slem", "tli"])
 def test_methods_that_translate_text_are_refused(method, tmp_path: Path):
     tiny_models.build("llama").save_pretrained(tmp_path / "draft")
+    model, draft = tiny_models.build("llama"), tmp_path / "draft"
     with pytest.raises(VocabularyMismatch, match="the target has no tokenizer"):
-        LLM(
-            tiny_models.build("llama"),
-            tokenizer=False,
-            method=method,
-            draft=tmp_path / "draft",
-        )
+        LLM(model, tokenizer=False, method=method, draft=draft)

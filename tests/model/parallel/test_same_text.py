@@ -1,6 +1,4 @@
-"""A target on two ranks writes the text of its own plain decoding, whichever drafter;
-its scores are close to the scores of one process.
-"""
+"""A target on two ranks writes its own plain text; scores are close to one process."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +12,7 @@ from foreword.model import Model
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read
 from foreword.prompts import load
+from grids import slow_case
 
 HEADS = bundled.draft().parent / "heads"
 DRAFTS = {"lm": bundled.draft(), "eagle": HEADS / "eagle", "medusa": HEADS / "medusa"}
@@ -85,11 +84,8 @@ def test_ranks_accept_connections_on_loopback_alone(split: LLM):
         ("lm", 0.9),
         ("eagle", 0.9),
         ("medusa", 0.0),
-        *(
-            pytest.param(name, 0.9, marks=pytest.mark.slow)
-            for name in ("ngram", "medusa")
-        ),
-        *(pytest.param(name, 0.0, marks=pytest.mark.slow) for name in ("lm", "eagle")),
+        *(slow_case(name, 0.9) for name in ("ngram", "medusa")),
+        *(slow_case(name, 0.0) for name in ("lm", "eagle")),
     ],
 )
 def test_drafts_do_not_change_the_text(split: LLM, method: str, temperature: float):

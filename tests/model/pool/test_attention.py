@@ -1,6 +1,4 @@
-"""Attention over the pool equals the definition, and its bits do not depend on the batch,
-chunks or rejected draft tokens.
-"""
+"""Attention over the pool equals the definition, with the same bits in any batch."""
 
 import pytest
 import torch
@@ -29,9 +27,7 @@ def module(layer_idx: int) -> nn.Module:
 
 
 class Text:
-    """Queries, keys and values of one text, a row for each token; a tree's branches are
-    rows like any other.
-    """
+    """Queries, keys and values of one text; branches are rows like any other."""
 
     def __init__(
         self, length: int, shape: dict[str, int], dtype: torch.dtype, seed: int
@@ -43,10 +39,8 @@ class Text:
             return torch.randn(*size, generator=rng).to(dtype)
 
         self.query = drawn(heads, length, dim)
-        self.key, self.value = (
-            drawn(kv_heads, length, dim),
-            drawn(kv_heads, length, value_dim),
-        )
+        self.key = drawn(kv_heads, length, dim)
+        self.value = drawn(kv_heads, length, value_dim)
         self.capacity = length + 64
 
 
@@ -58,10 +52,7 @@ class Layer:
         self.opened: set[int] = set()
 
     def read(self, *parts: tuple[Text, Read]) -> list[torch.Tensor]:
-        """One packed forward; the rows of each part, [rows, heads, value_dim].
-
-        Read.tokens are rows of the text.
-        """
+        """One packed forward; the rows of each part, [rows, heads, value_dim]."""
         spans, rows, start = [], [], 0
         for text, read in parts:
             if read.id not in self.opened:
@@ -215,9 +206,7 @@ def test_pages_anywhere_give_the_bits_of_adjacent_pages(options, dtype):
 )
 @pytest.mark.parametrize("past", [61, 500])
 def test_branch_has_the_bits_of_a_chain(past, options, dtype):
-    """Wrong siblings stand before accepted nodes, and two nodes are read later; another
-    sequence takes pages between.
-    """
+    """Wrong siblings before accepted nodes, late reads, and pages taken between."""
     text = Text(past + 20, SHAPES["grouped heads"], dtype, 3)
     plain, tree = Layer(**options), Layer(**options)
     (want,) = plain.read((text, Read(1, 0, list(range(past + 5)))))

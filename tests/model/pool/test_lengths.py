@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from foreword.model import Model, Read
 from foreword.model.executors.torch.backend import dynamic_rope_of
+from grids import slow_case
 from tiny_sizes import sizes
 
 BORDER = 32
@@ -52,15 +53,7 @@ def plainly(model: Model, text: list[int], start: int) -> torch.Tensor:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    "start",
-    [
-        BORDER - 4,
-        BORDER,
-        *(
-            pytest.param(start, marks=pytest.mark.slow)
-            for start in (10, BORDER - 1, BORDER + 5)
-        ),
-    ],
+    "start", [BORDER - 4, BORDER, *map(slow_case, (10, BORDER - 1, BORDER + 5))]
 )
 def test_draft_tokens_score_as_in_plain_decoding(model, start):
     model.open(1, 128)

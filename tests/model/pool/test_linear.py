@@ -31,18 +31,13 @@ def test_equal_to_the_plain_layer(size, dtype, bias):
     plain = layer(size, dtype, bias=bias)
     x = torch.randn(2, 7, size[0]).to(dtype)
     with torch.inference_mode():
-        found, exact = (
-            packed_linear.PackedLinear(plain)(x),
-            F.linear(x.double(), plain.weight.double()),
-        )
+        found = packed_linear.PackedLinear(plain)(x)
+        exact = F.linear(x.double(), plain.weight.double())
         exact = exact if plain.bias is None else exact + plain.bias.double()
     assert found.dtype == dtype
     assert found.shape == (2, 7, size[1])
-    close = (
-        dict(atol=1e-5, rtol=1e-5)
-        if dtype == torch.float32
-        else dict(atol=1e-2, rtol=1e-2)
-    )
+    near = 1e-5 if dtype == torch.float32 else 1e-2
+    close = dict(atol=near, rtol=near)
     torch.testing.assert_close(found.double(), exact, **close)
 
 

@@ -1,6 +1,4 @@
-"""Codes of bitsandbytes in 4 bits are multiplied where that rounds a product less than
-activations in 8 bits do.
-"""
+"""Codes of bitsandbytes are multiplied where that rounds less than activations do."""
 
 import json
 from pathlib import Path

@@ -92,9 +92,7 @@ def test_strips_made_in_c_are_those_of_the_codes(kind, in_turns, monkeypatch):
 
 
 def with_embeddings(kind: str, path: Path, *, tied: bool) -> Path:
-    """Write mixed.gguf with embeddings of this type, which are also the LM head if
-    `tied`.
-    """
+    """Write mixed.gguf with such embeddings, the LM head too if `tied`."""
     read = gguf.GGUFReader(Path(__file__).with_name("mixed.gguf"))
     writer = gguf.GGUFWriter(path, "llama")
     gguf_files.copy_fields(read, writer, {})

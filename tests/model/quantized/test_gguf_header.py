@@ -21,10 +21,7 @@ Q8_0 = 8
 HUGE = 100_000
 """Entries. Enough to see that they were read, few enough to read them all."""
 ROOM = 4 * 2**20
-"""Bytes.
-
-Most that is held while such a file is refused; 10 times less than HUGE entries take.
-"""
+"""Bytes held while such a file is refused; HUGE entries take 10 times as many."""
 
 
 def text(value: str) -> bytes:
@@ -42,11 +39,8 @@ def header(*fields: bytes, tensors: bytes = b"", count: int = 0) -> bytes:
 
 
 def array(kind: int, count: int, content: bytes = b"") -> bytes:
-    return (
-        text("tokenizer.ggml.tokens")
-        + struct.pack("<IIQ", ARRAY, kind, count)
-        + content
-    )
+    head = struct.pack("<IIQ", ARRAY, kind, count)
+    return text("tokenizer.ggml.tokens") + head + content
 
 
 def tensor(sizes: list[int], offset: int) -> bytes:

@@ -1,6 +1,4 @@
-"""A model in several GGUF files is read from all of them, whichever is named; parts
-that do not belong together are refused by name.
-"""
+"""A model in several GGUF files is read from all; wrong parts are refused by name."""
 
 import shutil
 from pathlib import Path

@@ -42,10 +42,8 @@ def read(path: Path, dtype: torch.dtype):
 
 
 def test_weights_are_those_of_the_checkpoint(folder):
-    theirs, ours = (
-        read(folder, torch.bfloat16),
-        read(folder / "model.gguf", torch.bfloat16),
-    )
+    theirs = read(folder, torch.bfloat16)
+    ours = read(folder / "model.gguf", torch.bfloat16)
     assert type(ours) is type(theirs)
     found, expected = ours.state_dict(), theirs.state_dict()
     assert set(found) == set(expected)
@@ -80,10 +78,8 @@ def test_text_is_that_of_transformers_from_the_checkpoint(folder):
 
 def test_codes_have_the_order_of_the_weights(folder, tmp_path):
     path = gguf_files.quantized(folder / "model.gguf", tmp_path / "model.gguf", "Q8_0")
-    numbers, codes = (
-        read(folder / "model.gguf", torch.bfloat16),
-        read(path, torch.bfloat16),
-    )
+    numbers = read(folder / "model.gguf", torch.bfloat16)
+    codes = read(path, torch.bfloat16)
     held = {
         name: layer for name, layer in codes.named_modules() if hasattr(layer, "coded")
     }

@@ -22,17 +22,11 @@ CODED = (
 ).split()
 CODED += ["torchao-int4"]
 FAR = 0.01
-"""Nats a token.
-
-Rows are rounded to 8 bits in groups; a model of random weights lets more of that
-through than most.
-"""
+"""Nats a token: rows are rounded in groups; random weights let more through."""
 
 
 def apart(path: Path, tokens: list[int]) -> tuple[Model, torch.Tensor]:
-    """The model on the native backend, and the KL divergence of its scores from those
-    of float32, after each token.
-    """
+    """The native model, and the KL divergence of its scores from float32's."""
     model = Model.load(path, device="cpu", dtype="bfloat16")
     model.open(1, len(tokens) + 1)
     found = model.read([Read(1, 0, tokens, keep=len(tokens))]).log_softmax(-1)

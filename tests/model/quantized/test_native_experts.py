@@ -31,20 +31,15 @@ FILES = {
 }
 RECORDED = Path(__file__).parent / "recorded" / "gguf-gpt-oss"
 FAR = 0.01
-"""Nats of a middling token, as in test_native.py: a row whose router rates two experts
-alike may take either.
-"""
+"""Nats of a middling token: a router may take either of two equal experts."""
 
 
 @pytest.fixture(scope="module", params=[*FILES, "gpt-oss", "gpt-oss in safetensors"])
 def file(request, tmp_path_factory) -> Path:
     """Matrices of gpt-oss are in bfloat16, but for the experts."""
     if request.param.startswith("gpt-oss"):
-        return (
-            RECORDED
-            if request.param.endswith("safetensors")
-            else RECORDED / "model.gguf"
-        )
+        is_whole = request.param.endswith("safetensors")
+        return RECORDED if is_whole else RECORDED / "model.gguf"
     config, (architecture, kind) = FILES[request.param], request.param.split(", ")
     torch.manual_seed(1)
     model = loader(config).from_config(config).float().eval()
@@ -117,10 +112,8 @@ def test_drafts_leave_the_text_unchanged(file):
 def check_drafts(llm: LLM, temperature: float) -> None:
     how = dict(temperature=temperature, seed=3, max_tokens=40, ignore_eos=True)
     texts = [[1, 2, 3, 4] * 5, [7, 8, 9] * 3, [5, 6]]
-    plain = [
-        llm.generate([text], SamplingParams(**how, method="none"))[0].tokens
-        for text in texts
-    ]
+    params = SamplingParams(**how, method="none")
+    plain = [llm.generate([text], params)[0].tokens for text in texts]
     drafted = llm.generate(texts, SamplingParams(**how, method="layers", nodes=4))
     assert [one.tokens for one in drafted] == plain
     assert sum(one.stats.accepted for one in drafted) > 0

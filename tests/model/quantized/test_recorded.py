@@ -58,10 +58,8 @@ def test_every_recorded_checkpoint_is_tested():
 
 @pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
 def test_weights_are_those_of_the_library(name):
-    model, expected = (
-        loaded(name, torch.float32),
-        load_file(RECORDED / name / "expected.safetensors"),
-    )
+    model = loaded(name, torch.float32)
+    expected = load_file(RECORDED / name / "expected.safetensors")
     weights = {
         part.removeprefix("weight."): tensor
         for part, tensor in expected.items()
@@ -109,10 +107,8 @@ def test_blocks_across_outputs_are_dequantized_exactly():
 
 @pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
 def test_scores_are_those_of_the_library(name):
-    model, expected = (
-        loaded(name, torch.float32),
-        load_file(RECORDED / name / "expected.safetensors"),
-    )
+    model = loaded(name, torch.float32)
+    expected = load_file(RECORDED / name / "expected.safetensors")
     with torch.inference_mode():
         found = model(expected["tokens"][None]).logits[0]
     if name in SCORES:

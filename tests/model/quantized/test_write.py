@@ -1,6 +1,4 @@
-"""Written checkpoints in few bits: what is read back is what was quantized, and codes
-are the nearest they can be.
-"""
+"""Written checkpoints in few bits: read back as quantized, the nearest codes."""
 
 import json
 

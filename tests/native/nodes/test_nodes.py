@@ -1,6 +1,4 @@
-"""Threads of several NUMA nodes: how they are divided, where they meet, what they write
-first. Nodes are made up, so machines with one run these tests too.
-"""
+"""Threads of several NUMA nodes, made up: divisions, meetings, first writes."""
 
 import os
 import shutil

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grids import slow_case
 from requested import answers, chat, texts, written
 from waiting import wait_for
 
@@ -49,9 +50,7 @@ def lines(path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sign", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("sign", [signal.SIGKILL, slow_case(signal.SIGINT)])
 def test_run_goes_on_after_a_kill_with_the_same_texts(tmp_path, sign):
     requests = [chat(number, max_tokens=32, temperature=1) for number in range(COUNT)]
     file = written(tmp_path / "in.jsonl", *requests)

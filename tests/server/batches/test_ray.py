@@ -1,6 +1,4 @@
-"""`foreword batch --ray`: replicas on several nodes answer what one model would, each
-request once, whichever process is killed.
-"""
+"""`foreword batch --ray`: nodes answer as one model, whichever process is killed."""
 
 import json
 import signal

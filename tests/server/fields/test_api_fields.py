@@ -1,8 +1,5 @@
-"""Every field of every API is honoured, refused by name, or harmless.
-
-The references are the types of OpenAI's and Anthropic's own clients, and a list of the
-fields of vLLM, SGLang and llama.cpp (api_fields.json), which says why a field is
-harmless.
+"""Every field of every API is honoured, refused by name, or harmless. References are
+OpenAI's and Anthropic's clients, and api_fields.json for vLLM, SGLang and llama.cpp.
 """
 
 import json
@@ -48,10 +45,8 @@ EXTRA = {*GUIDED, "structured_outputs", "n_predict", "functions"}
 def reference(path: str) -> set[str]:
     """Return the names of all fields of an API."""
     _, types = APIS[path]
-    return {
-        *LISTED[path]["reference"],
-        *(name for t in types for name in t.__annotations__),
-    }
+    fields = {name for kind in types for name in kind.__annotations__}
+    return {*LISTED[path]["reference"]} | fields
 
 
 @pytest.mark.parametrize("path", APIS)

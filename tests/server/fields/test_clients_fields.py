@@ -136,9 +136,7 @@ def test_one_of_the_allowed_tools_is_called(server, name):
 
 
 def test_a_call_that_is_not_allowed_is_text(server):
-    """The model would write it: nothing but the parser knows better where the answer
-    has another grammar.
-    """
+    """The model would write it: only the parser knows better here."""
     call = '{"tool_calls": [{"name": "get_time", "arguments": {}}]}'
     ask = dict(messages=[TALE], tools=TOOLS, guided_choice=[call])
     for choice, text in ((allowed("auto", "get_weather"), call), ("auto", None)):

@@ -1,6 +1,4 @@
-"""Responses: tools that the client runs, which the API names: offered as functions,
-called with items of their own, and read back from the history.
-"""
+"""Responses: tools that the client runs are functions, with items of their own."""
 
 import json
 from typing import Any

@@ -1,6 +1,4 @@
-"""Calls as models write them, whatever form their family's template asks for: read in
-every family, and everything else stays text.
-"""
+"""Calls as models write them are read in every family; everything else stays text."""
 
 import json
 

@@ -1,6 +1,4 @@
-"""The metrics that a board for vLLM shows: their names, types and labels, and that they
-count what was asked and answered.
-"""
+"""The metrics of a board for vLLM: names, types, labels, and their counts."""
 
 from __future__ import annotations
 

@@ -91,11 +91,9 @@ def check(events: list[Event]) -> None:
 )
 def test_an_output_is_read_the_same_cut_anywhere(output: Output):
     whole = parsed(output.format, [output.text])
-    assert (content(whole), calls(whole), reasoning(whole)) == (
-        output.content,
-        output.calls,
-        output.reasoning,
-    )
+    assert content(whole) == output.content
+    assert calls(whole) == output.calls
+    assert reasoning(whole) == output.reasoning
     assert raw(whole) == output.text
     check(whole)
     for place in range(len(output.text) + 1):

@@ -1,6 +1,4 @@
-"""The page about tool calls runs; what is read from a stream of drafted text is the
-text of plain decoding.
-"""
+"""The page about tool calls runs, with the text of plain decoding."""
 
 import re
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""A real router with two replicas of the bundled model, each a process; and a client
-that has a socket, and no key.
-"""
+"""A real router with two replicas of the bundled model, and a client without a key."""
 
 import json
 import os
@@ -207,10 +205,7 @@ class Stranger:
         return answer
 
     def try_everything(self, *, reads_trailers: bool = False) -> None:
-        """Assert that nothing but open paths answers, however they are written.
-
-        `reads_trailers`: whether the key in a trailer counts, as with Ray's own server.
-        """
+        """Assert that only open paths answer; `reads_trailers`: keys there count."""
         for path in OPEN:
             assert self.ask("GET", path)[0] == 200, path
             assert self.ask("GET", f"{path}?/../v1/models")[0] == 200, path

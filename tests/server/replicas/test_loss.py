@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from grids import slow_case
+
 LONG = 700
 """Tokens: an answer takes so long that its replica is killed before it ends."""
 SOME = 100
@@ -97,11 +99,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/chat/completions",
-        *(pytest.param(path, marks=SLOW) for path in [*BODIES][1:]),
-    ],
+    "path", ["/v1/chat/completions", *(slow_case(path) for path in [*BODIES][1:])]
 )
 def test_stream_goes_on_at_another_replica(router: Any, path: str) -> None:
     body = BODIES[path]

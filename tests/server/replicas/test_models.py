@@ -129,9 +129,7 @@ def test_models_take_turns_and_clients_see_that_the_server_lives(
 
 
 async def check_pings_and_queue(models: Any, http: httpx.AsyncClient) -> None:
-    """A stream pings while its model is loaded; a request that waits for the memory of
-    a model takes no place in the queue.
-    """
+    """A stream pings while its model is loaded, and takes no place in the queue."""
     body = {"model": "large", "prompt": "Hi", "max_tokens": 2}
     path = "/v1/completions"
     streamed = await http.post(path, json={**body, "stream": True})

@@ -163,11 +163,8 @@ def check_batch(router: Any) -> None:
     sent = router.http.post(
         "/v1/files", files={"file": ("in.jsonl", content)}, data={"purpose": "batch"}
     ).json()
-    order = {
-        "input_file_id": sent["id"],
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    }
+    order = {"input_file_id": sent["id"], "endpoint": "/v1/completions"}
+    order["completion_window"] = "24h"
     batch = router.http.post("/v1/batches", json=order).json()
     path = f"/v1/batches/{batch['id']}"
     states = ("completed", "failed")
@@ -188,9 +185,7 @@ def test_replicas_end_with_a_killed_router(routing, tmp_path):
 
 
 def check_drain(router: Any) -> None:
-    """Ctrl-C, which reaches all processes of a terminal, lets an answer end; a second
-    one cuts what still runs. Then the replicas end, then the router.
-    """
+    """Ctrl-C lets an answer end, a second one cuts it; then replicas and router end."""
     body = {"prompt": "Go on.", "ignore_eos": True, "stream": True, "temperature": 2}
     pids = [router.pid(name) for name in ("0", "1")]
     path = "/v1/completions"

@@ -1,8 +1,4 @@
-"""Many requests of all dialects while replicas are killed, clients leave and bodies make
-no sense: every answer comes, and is the one of a quiet server.
-
-`pytest -s` writes how many there were.
-"""
+"""Many requests while replicas are killed and clients leave: every answer is right."""
 
 import asyncio
 import itertools

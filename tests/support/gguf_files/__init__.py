@@ -17,9 +17,7 @@ from foreword_lab.bench.peers.gguf import interleaved
 
 MATRIX, BLOCK = 2, 32
 TOKENS = 512
-"""Tokens of the small checkpoint: the package gguf takes half a second to parse the
-8192 of the bundled models.
-"""
+"""Tokens of the small checkpoint: the package gguf parses slowly."""
 
 
 def small_checkpoint(folder: Path) -> Path:
@@ -56,10 +54,8 @@ def write(
     words: Path | None = None,
     **more: Any,
 ) -> Path:
-    """Write the weights and sizes of a model, as llama.cpp's converter does.
-
-    words: file whose tokenizer it gets, of another architecture; None = no tokenizer.
-    more: fields by name, dots written as two underscores; arrays become tensors.
+    """Write a model as llama.cpp's converter does. `words`: its tokenizer's file, None
+    = none. `more`: fields by name, dots as two underscores; arrays become tensors.
     """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -92,9 +88,7 @@ def write(
 
 
 def quantized(source: Path, path: Path, kind: str, **more: Any) -> Path:
-    """Write a file with the fields of another, some of them changed or added, and its
-    matrices in another type.
-    """
+    """Write a file with the fields of another, changed or added, in another type."""
     read = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, read.fields["general.architecture"].contents())
     copy_fields(read, writer, more)

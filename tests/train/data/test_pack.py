@@ -1,6 +1,4 @@
-"""Which tokens are trained on, how records fill blocks, and that the order of blocks
-depends on the place alone.
-"""
+"""Which tokens are trained on, how records fill blocks, and the order of blocks."""
 
 import pytest
 
@@ -110,10 +108,8 @@ def test_piece_begins_at_position_0_after_nothing():
 
 def test_an_epoch_holds_each_record_once():
     found, places = dealt(packer("abc", "def", "gh", "ijklm", "nopq"), 3)
-    assert (
-        sorted(text for block in found for text in block)
-        == "abc def gh ijklm nopq".split()
-    )
+    texts = sorted(text for block in found for text in block)
+    assert texts == "abc def gh ijklm nopq".split()
     assert all(sum(map(len, block)) <= 8 for block in found)
     assert places[-1] == Place(epoch=1)
 

@@ -1,6 +1,4 @@
-"""The places where draft tokens are trained: after every token of a record but its
-first that trained ones follow.
-"""
+"""Where draft tokens are trained: after all but a record's first token."""
 
 import pytest
 import torch
@@ -29,9 +27,7 @@ BLOCK = stack(
         ),
     ]
 )
-"""Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. Before 2 and 21 there is but one token,
-which has not been read yet.
-"""
+"""Learnt: 7 8 9 and 2; then 21 22, 24 25 26 27. One token before was not read."""
 EXPECTED = {
     (0, 1): [7, 8, 9],
     (0, 2): [8, 9],

@@ -14,6 +14,7 @@ from foreword_train.data.packing import Block, stack
 from foreword_train.losses import LOSSES
 from foreword_train.methods import lm
 from foreword_train.registry import LmOptions
+from grids import slow_case
 from pair import VOCAB, check_packed, learn, llama, random_pieces, setting
 from tiny_sizes import sizes
 
@@ -92,7 +93,7 @@ def test_bad_options_and_drafts_are_refused():
         lm.load("/nowhere/at/all", torch.float32)
 
 
-OFF_POLICY = pytest.param("hybrid", 0.0, marks=pytest.mark.slow)
+OFF_POLICY = slow_case("hybrid", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ WORDS = tuple(NOUNS.split())
 
 
 def target(name: str) -> PreTrainedModel:
-    """A model that scales its states or adds a bias to its scores, and whose answers
-    depend on what it wrote.
-    """
+    """A model that scales states or adds a bias, whose answers depend on themselves."""
     own = tiny_seq2seq.build(name)
     if name == "t5":
         own.lm_head.weight.data *= 8
@@ -117,11 +115,9 @@ def test_medusa_is_trained_as_it_serves(name, own):
     model = Model(target(name), name)
     texts, _ = made.read_target(block, made._states)
     anchors = pick(texts, 128, STEPS, spread=True)
-    served, row, last = (
-        MedusaBlocks(made._heads, model),
-        0,
-        layer_count(model.hf.config),
-    )
+    served = MedusaBlocks(made._heads, model)
+    row = 0
+    last = layer_count(model.hf.config)
     for which, at in anchors.valid.any(-1).nonzero().tolist():
         cut = some[which].learnt.index(True) - start
         place = int(anchors.places[which, at])

@@ -50,10 +50,7 @@ def few(most: int) -> BeforeValidator:
 
 
 async def content(http_request: Request) -> bytes:
-    """Return the bytes of a body.
-
-    Raises ApiError if its content type is not JSON, or if it arrives too slowly.
-    """
+    """Return a body's bytes. ApiError if it is not JSON, or too slow."""
     kind = http_request.headers.get("content-type")
     name = (kind or "").partition(";")[0].strip().lower()
     if name != "application/json" and not name.endswith("+json"):
@@ -78,10 +75,7 @@ async def read(http_request: Request) -> bytes:
 
 @asynccontextmanager
 async def _arriving(name: str) -> AsyncIterator[None]:
-    """Wrap code that reads what a client sends.
-
-    Raises ApiError if it arrives too slowly, or if the client leaves.
-    """
+    """Wrap reading from a client. ApiError if it is too slow, or leaves."""
     try:
         async with asyncio.timeout(READ_SECONDS):
             yield
@@ -165,10 +159,7 @@ async def form_of(
 
 
 def parsed(body: bytes, kind: type[B]) -> B:
-    """Return a body of a kind.
-
-    Raises ApiError 400 that names the first fault and its field.
-    """
+    """Return a body of a kind. ApiError 400 names the first fault and field."""
     try:
         return kind.model_validate(_json(body))
     except ValidationError as error:

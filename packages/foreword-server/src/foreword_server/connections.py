@@ -13,11 +13,7 @@ from foreword_server.log import Log
 ASK_SECONDS = 20.0
 """Seconds. A connection that has not sent the head of a request by then is closed."""
 UNREAD_SECONDS = 60.0
-"""Seconds.
-
-A connection whose client reads nothing for so long is closed, as its answer keeps a
-place in the queue.
-"""
+"""Seconds. A connection that reads nothing for so long is closed: it holds a place."""
 SPARE = 80
 """Descriptors for files, PROBES, and connections accepted but not yet refused."""
 PROBES = 16
@@ -57,11 +53,7 @@ class Connection(H11Protocol):
     """Connections without a request, the oldest first."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Take a connection.
-
-        If there are too many, close the one that waits longest; refuse this one if none
-        waits.
-        """
+        """Take a connection; beyond the bound close one that waits, or refuse it."""
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -106,10 +98,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _watch(self) -> None:
-        """Set the time limit while the head of a request is missing.
-
-        More of its bytes do not extend it.
-        """
+        """Set the time limit of a request's head, which more bytes do not extend."""
         answered = self.cycle is not None and self.cycle.response_complete
         if self.transport.is_closing() or not (
             answered or self.conn.their_state is h11.IDLE

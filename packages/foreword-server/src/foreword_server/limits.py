@@ -12,20 +12,14 @@ from foreword_server.errors import ApiError
 
 MINUTE = 60.0
 MOST_ITEMS = 2**19
-"""Values in a JSON body.
-
-A thread parses so many in a tenth of a second; no other Python runs meanwhile.
-"""
+"""Values in a JSON body, parsed in a tenth of a second; no other Python runs then."""
 MOST_KEYS = 4096
 """Keys. Token buckets kept at a time; full ones are dropped first."""
 
 
 @dataclass(slots=True)
 class Limits:
-    """Counts of running answers and a token bucket for each key.
-
-    Used by the event loop only.
-    """
+    """Running answers and a token bucket for each key; of the event loop only."""
 
     queue: int
     concurrent: int | None
@@ -48,10 +42,7 @@ class Limits:
 
     @contextmanager
     def place(self, key: str, answers: int) -> Iterator[None]:
-        """Hold places for some answers.
-
-        Raises ApiError 429 when there are not enough.
-        """
+        """Hold places for answers. Raises ApiError 429 if there are too few."""
         if answers > self.queue:
             raise ApiError(
                 400,

@@ -37,11 +37,7 @@ class FrameOutlet(Outlet):
 
     kind = MEDIA_TYPE
 
-    def __init__(
-        self,
-        exchange: tuple[Scope, Receive, Send],
-        sent: Sent,
-    ) -> None:
+    def __init__(self, exchange: tuple[Scope, Receive, Send], sent: Sent) -> None:
         super().__init__(*exchange)
         self.sent = sent
         self.ids = Ids(sent.state.salt if sent.state else "")
@@ -211,12 +207,7 @@ class Reply(Computed[B]):
 class EventStream:
     """The events of one answer, on the way to its client."""
 
-    def __init__(
-        self,
-        answer: Answer,
-        dialect: Dialect,
-        outlet: Outlet,
-    ) -> None:
+    def __init__(self, answer: Answer, dialect: Dialect, outlet: Outlet) -> None:
         self._answer = answer
         self._dialect = dialect
         self._outlet = outlet
@@ -231,10 +222,7 @@ class EventStream:
         alive = asyncio.create_task(self._keep_alive())
         try:
             async for choice, events, delta in answer:
-                about: dict[str, Any] = {
-                    "choice": choice.index,
-                    "tokens": delta.tokens,
-                }
+                about: dict[str, Any] = {"choice": choice.index, "tokens": delta.tokens}
                 if delta.round is not None:
                     about["trace"] = delta.round.as_json()
                 written = dialect.push(choice, events, delta)

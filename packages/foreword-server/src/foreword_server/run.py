@@ -30,10 +30,7 @@ from foreword_server.service import Service
 from foreword_server.settings import Settings
 
 LAST_SECONDS = 5
-"""Seconds.
-
-Time for connections to read the end of their answers, after the time for draining.
-"""
+"""Seconds for connections to read the end of their answers, after draining."""
 
 
 def serve(
@@ -94,18 +91,12 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server.
-
-    After the first signal it refuses new answers, and ends when the running ones have.
-    """
+    """uvicorn's server, which after a first signal only ends running answers."""
 
     def __init__(
         self, front: Front, app: ASGIApp, connections: int, started: Callable[[], None]
     ) -> None:
-        """`connections`: most connections with a request.
-
-        `started` is called when requests are accepted.
-        """
+        """`connections`: most with a request. `started` is called when it accepts."""
         front.limits.requests = connections
         config = uvicorn.Config(
             app,

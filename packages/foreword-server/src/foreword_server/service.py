@@ -55,10 +55,7 @@ class Named:
 
 
 class Service(Front):
-    """One model for all clients.
-
-    The event loop owns it; the engine has a thread, and texts have two.
-    """
+    """One model for all clients: an event loop, a thread of rounds, two of texts."""
 
     def __init__(
         self,
@@ -100,10 +97,7 @@ class Service(Front):
         self.traces = _traces(self.name)
 
     def _requests(self) -> Requests:
-        """Return a builder of requests for one thread.
-
-        Clients name no files of this machine.
-        """
+        """Return a builder of requests for one thread; no files of this machine."""
         return Requests(
             self.llm.target,
             copy.deepcopy(self.llm.tokenizer),
@@ -294,10 +288,7 @@ class Texts:
     """
 
     def __init__(self, requests: Callable[[], Requests]) -> None:
-        """`requests` makes a builder of requests.
-
-        Tokenizers are not thread-safe, so each thread has its own.
-        """
+        """`requests` makes each thread's builder: tokenizers are not thread-safe."""
         self.requests = requests()
         self._long: Requests | None = None
         self._make = requests
@@ -338,10 +329,7 @@ class Texts:
         return self._long
 
     def close(self) -> None:
-        """Drop what waits.
-
-        What runs is not waited for: it may take seconds, and its answer has no reader.
-        """
+        """Drop what waits; what runs is not waited for, as it has no reader."""
         for thread in self._threads:
             thread.shutdown(wait=False, cancel_futures=True)
 

@@ -21,10 +21,7 @@ HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.%\w]*\]?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one server allows.
-
-    Raises InvalidRequest on construction for settings that contradict each other.
-    """
+    """What one server allows. Raises InvalidRequest for a contradiction."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -51,10 +48,7 @@ class Settings:
     rate: float | None = None
     """Requests a minute of one key; the first minute's worth may come at once."""
     tool_format: str | None = None
-    """How the model writes tool calls.
-
-    None: as its chat template says (docs/formats/tool-calls.md).
-    """
+    """How the model writes tool calls (docs/formats/tool-calls.md); None: its own."""
     reasoning: str | None = None
     """Tags around reasoning. None: the tags of its chat template."""
     any_model: bool = False

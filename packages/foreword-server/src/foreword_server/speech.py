@@ -23,10 +23,7 @@ FORMATS = ("json", "text", "verbose_json")
 NUMBERS = {"temperature": float, "seed": int, "max_tokens": int}
 """Fields that are sampling parameters."""
 THREADS = 8
-"""Transcriptions at a time; more wait.
-
-Each has its features in memory, and all share rounds.
-"""
+"""Transcriptions at a time, their features in memory; more wait."""
 TEXT = {"type": "string"}
 FORM = takes_form(
     "file",
@@ -105,10 +102,7 @@ async def _answer(
 
 
 def _shape(form: dict[str, list[Any]]) -> str:
-    """Return the form of the transcript, one of FORMATS.
-
-    Raises ApiError for one that cannot be served.
-    """
+    """Return the transcript's form, one of FORMATS, or raise ApiError."""
     shape = _text(form, "response_format") or "json"
     if shape not in FORMATS:
         raise ApiError(

@@ -16,10 +16,7 @@ PING = b": ping\n\n"
 
 
 def json_bytes(data: object) -> bytes:
-    """Return compact JSON in UTF-8.
-
-    A lone surrogate, which clients can send, becomes its JSON escape.
-    """
+    """Return compact JSON in UTF-8; lone surrogates become escapes."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "backslashreplace"
     )

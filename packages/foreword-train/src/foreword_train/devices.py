@@ -88,10 +88,7 @@ AHEAD = 256 * 2**20
 
 
 def keep_freed() -> bool:
-    """Make this process keep the memory that it frees.
-
-    Returns whether its C library supports that.
-    """
+    """Keep the memory that this process frees; return whether libc can."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, or another system

@@ -20,10 +20,7 @@ from foreword.model.loading.config import read_config
 from foreword_train.registry import TRAIN_OPTIONS
 
 Pack = Callable[[Checkpoint, HFConfig, str], ExportLayout]
-"""(checkpoint, the target's config, the engine) -> layout for the engine.
-
-Raises InvalidRequest or ModelError.
-"""
+"""(checkpoint, target's config, engine) -> layout, or InvalidRequest or ModelError."""
 
 
 @dataclass(frozen=True, slots=True)

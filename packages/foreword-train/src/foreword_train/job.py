@@ -39,10 +39,7 @@ TRAINED_BLOCKS = 4
 HELD_OUT_SHARE = 10
 """Records. At most one in so many is held out, so that a small file is trained on."""
 FEW = 100
-"""Records.
-
-With fewer to train on, a draft learns them by heart and little of its target.
-"""
+"""Records. With fewer, a draft learns them by heart, not its target."""
 COUNTED = 20_000
 """Records. Sample for token counts, which select a reduced draft vocabulary."""
 

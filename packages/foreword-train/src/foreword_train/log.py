@@ -9,10 +9,7 @@ from foreword.files import room, sync
 
 @dataclass(slots=True)
 class Row:
-    """One step of the log.
-
-    No times: two runs of the same training write the same rows.
-    """
+    """One step of the log, without times: equal trainings write equal rows."""
 
     step: int
     """0: before the first step."""

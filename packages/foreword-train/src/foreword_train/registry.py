@@ -44,10 +44,7 @@ class TrainOptions:
     """It can be trained for an encoder-decoder."""
 
     def begin(self, context: "TrainContext") -> "TrainTask":
-        """Create the trainable drafter.
-
-        Raises InvalidRequest or ModelError where it does not fit the target.
-        """
+        """Create the trainable drafter, or raise InvalidRequest or ModelError."""
         module, _, name = self.task.partition(":")
         return getattr(import_module(module), name)(context, self)
 

@@ -78,10 +78,7 @@ class TrainTask(ABC):
 
     @abstractmethod
     def loss(self, module: nn.Module, block: Block) -> Float[Tensor, ""]:
-        """Return the loss summed over all learnt tokens.
-
-        `module` is `self.module`, perhaps wrapped for devices.
-        """
+        """Return the summed loss; `module`: `self.module`, perhaps for devices."""
 
     @abstractmethod
     def measure(self, module: nn.Module, block: Block) -> dict[str, Float[Tensor, ""]]:

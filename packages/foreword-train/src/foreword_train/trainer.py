@@ -29,10 +29,7 @@ FLOOR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """Length, batch size and optimiser of a training.
-
-    Checked on construction; raises InvalidRequest.
-    """
+    """Length, batch size and optimiser, checked; raises InvalidRequest."""
 
     steps: int = 1000
     """Steps of the optimiser."""
@@ -201,10 +198,7 @@ class Trainer:
         )
 
     def _deal(self, step: int) -> list[Block]:
-        """Return this rank's blocks of a step.
-
-        Every rank deals all of them, so all agree on the place in the data.
-        """
+        """Return this rank's blocks of a step; every rank deals all of them."""
         mine: list[Block] = []
         for number in range(self.recipe.accumulate * self.devices.world):
             dealt: list[Block] = []
@@ -249,10 +243,7 @@ class Trainer:
         )
 
     def _restore(self, resume: bool) -> int:
-        """Restore the last checkpoint.
-
-        Returns the steps done, -1 where there is none.
-        """
+        """Restore the last checkpoint; return the steps done, -1 without one."""
         checkpoint.check_unused(self.folder, resume=resume)
         saved = checkpoint.found(self.folder / checkpoint.CHECKPOINTS)
         if not saved:

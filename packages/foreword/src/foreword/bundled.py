@@ -38,11 +38,7 @@ def draft() -> Path:
 
 
 def head(method: str) -> Path | None:
-    """Return the folder of the target's head for this method; None where none is
-    bundled.
-
-    Raises as `target` does.
-    """
+    """Return the folder of a method's head, or None. Raises as `target` does."""
     folder = _folder("heads") / method
     return folder if (folder / "config.json").is_file() else None
 

@@ -1,6 +1,4 @@
-"""Checks of settings: a function of a name and a value that returns the value to store,
-or raises InvalidRequest.
-"""
+"""Checks of settings: (name, value) -> the value to store, or InvalidRequest."""
 
 import math
 from collections.abc import Callable
@@ -14,9 +12,7 @@ Check = Callable[[str, Any], Any]
 
 
 def is_zero_dimensional(value: object) -> bool:
-    """Return whether a value is a 0-d array or tensor, which `Iterable` accepts but
-    which cannot be iterated.
-    """
+    """Return whether a value is a 0-d array or tensor, which cannot be iterated."""
     return getattr(value, "shape", None) == ()
 
 

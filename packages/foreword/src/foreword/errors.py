@@ -64,9 +64,7 @@ class DiskError(ForewordError, OSError):
 
 
 def words(error: BaseException) -> str:
-    """Return an error's message in one line, to quote in another message; its class
-    name if it is empty.
-    """
+    """Return an error's message in one line, or its class name if it is empty."""
     message = str(error).strip()
     return message.splitlines()[0].rstrip(" .:!") if message else type(error).__name__
 
@@ -78,10 +76,7 @@ def named(error: BaseException) -> str:
 
 
 def check_unicode(name: str, text: str) -> str:
-    """Return the text.
-
-    Raises InvalidRequest if it holds a lone surrogate, which no tokenizer can read.
-    """
+    """Return the text. Raises InvalidRequest for a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,6 +1,4 @@
-"""Online estimators with exponential forgetting: calibration, linear cost, and the
-share of a round that reads prompts.
-"""
+"""Online estimators that forget: calibration, linear cost, the share of prompts."""
 
 import math
 from bisect import bisect_left
@@ -11,9 +9,7 @@ from typing import TypeVar
 P = TypeVar("P")
 
 OUTLIER = 4.0
-"""Multiple of the expected duration at which a round's time is clipped, because a
-single stall proves nothing.
-"""
+"""Multiple of its expected duration at which a round is clipped: it may be a stall."""
 
 
 def finite(*numbers: float) -> bool:
@@ -68,9 +64,7 @@ def shrunk(part: float, whole: float, prior: float, weight: float) -> float:
 
 
 BELIEF = 0.5
-"""Draft tokens always counted as expected and accepted, so that the ratio returns to 1
-without new evidence.
-"""
+"""Draft tokens always counted, so that the ratio returns to 1 without evidence."""
 MEMORY = 0.99
 """Decay per outcome: an effective window of about 100."""
 
@@ -114,9 +108,7 @@ class LinearCost:
     squares: float = 0.0
     products: float = 0.0
     each: float = field(default=0.0, init=False)
-    """Seconds per further draft token; half the average while all rounds drafted about
-    the same number.
-    """
+    """Seconds per further draft token; half the average while counts are alike."""
     start: float = field(default=0.0, init=False)
     """Fixed seconds of a round that drafts."""
 
@@ -173,9 +165,7 @@ class ReadingShare:
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        """`seconds`: by which reading may lengthen a round; None: as long as the round
-        takes without it.
-        """
+        """`seconds`: of reading in a round; None: as long as it takes without."""
         self._seconds = seconds
         self._round: float | None = None
         """Seconds of a round that reads no prompt."""

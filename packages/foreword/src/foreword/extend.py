@@ -7,13 +7,7 @@ from foreword.budget.base import DraftBudget, Measure, RoundResult, StoppingBudg
 from foreword.draft.base import Drafter, Source, chosen
 from foreword.draft.tree.drafter import ModelDrafter
 from foreword.draft.tree.sampled import SampledTree
-from foreword.registry import (
-    BUDGETS,
-    METHODS,
-    RULES,
-    WEIGHT_FORMATS,
-    Method,
-)
+from foreword.registry import BUDGETS, METHODS, RULES, WEIGHT_FORMATS, Method
 from foreword.types import Batch, Draft, DraftTree, Noise, Scores, Verdict
 from foreword.verify.base import Rule
 

@@ -1,6 +1,4 @@
-"""Atomic creation of files and folders, early checks that output paths are writable,
-and the names of files in parts.
-"""
+"""Atomic files and folders, checks that paths are writable, names of files in parts."""
 
 import json
 import os
@@ -25,9 +23,7 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 """Name of a part of a model in several GGUF files (llama.cpp, tools/gguf-split)."""
 
 SETTINGS, SETTINGS_VARIABLE = "foreword.toml", "FOREWORD_TOML"
-"""Name of the file of settings (settings_file.py), and the environment variable that
-names another one; empty = none.
-"""
+"""The file of settings, and the variable that names another one (empty = none)."""
 
 
 def settings_path() -> Path | None:
@@ -43,10 +39,7 @@ def settings_path() -> Path | None:
 
 @contextmanager
 def room(path: Path) -> Iterator[None]:
-    """Wrap code that writes to `path`.
-
-    Raises DiskError with its name if the disk is full.
-    """
+    """Wrap code that writes to `path`. Raises DiskError if the disk is full."""
     try:
         yield
     except DiskError:
@@ -62,9 +55,7 @@ def room(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_fill(folder: Path, name: Path | None = None) -> Iterator[None]:
-    """Wrap code that fills a folder, as `room`; its files get the default mode
-    (safetensors sets 0600).
-    """
+    """Wrap code that fills a folder, as `room`; its files get the default mode."""
     with room(name or folder):
         yield
     mode = folder.stat().st_mode & 0o666

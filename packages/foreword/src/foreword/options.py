@@ -157,9 +157,7 @@ class ModelOptions(LoadingOptions):
         self._check_ranks()
 
     def _check_native(self, name: str) -> None:
-        """Raise InvalidRequest for a setting of the native backend beside another
-        backend or dtype.
-        """
+        """Raise InvalidRequest for native settings beside another backend or dtype."""
         value = getattr(self, name)
         fits_dtype = str(self.dtype).removeprefix("torch.") in ("auto", "bfloat16")
         if value in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
@@ -171,9 +169,7 @@ class ModelOptions(LoadingOptions):
         )
 
     def _check_ranks(self) -> None:
-        """Raise InvalidRequest for a number of ranks out of range, or beside a setting
-        of other backends.
-        """
+        """Raise InvalidRequest for ranks out of range or beside other backends."""
         whole(1)("tensor_parallel", self.tensor_parallel)
         if self.tensor_parallel == 1:
             return
@@ -245,10 +241,7 @@ class DraftingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingOptions:
-    """How many sequences share a round, and how much memory they share.
-
-    Raises InvalidRequest for a value out of range.
-    """
+    """How many sequences share a round, and its memory. May raise InvalidRequest."""
 
     panel: ClassVar[str] = "Scheduling"
 

@@ -32,9 +32,7 @@ class Method:
     joins: bool = False
     """It has other methods as members."""
     draws: bool = False
-    """It samples draft tokens, and hands over their distribution q, if the rule
-    compares distributions.
-    """
+    """It samples draft tokens, with their q if the rule compares distributions."""
     looks_up: bool = False
     """It drafts from text alone, in microseconds, so that what it would have drafted
     can be scored on the text that another method wrote.

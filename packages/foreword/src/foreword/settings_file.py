@@ -74,10 +74,7 @@ def settings_for(target: object) -> dict[str, Any]:
 
 
 def read(file: Path) -> DraftingFile:
-    """Read a `foreword.toml`.
-
-    Raises InvalidRequest that names the file and the fault.
-    """
+    """Read a `foreword.toml`. Raises InvalidRequest that names file and fault."""
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,6 +1,4 @@
-"""Objects that take long to make and much memory: each exists once, and is freed some
-time after its last use.
-"""
+"""Large objects: each exists once, and is freed some time after its last use."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -37,10 +35,7 @@ class Shared(Generic[Held]):
         return self._alive.get(key)
 
     def get(self, key: Hashable, make: Callable[[], Held]) -> Held:
-        """Return the object of a key; make it if there is none.
-
-        Raises what `make` raises.
-        """
+        """Return the object of a key, which `make` makes if there is none."""
         shared = self._alive.get(key)
         if shared is None:
             shared = self._alive[key] = make()

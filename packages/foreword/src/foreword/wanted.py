@@ -1,6 +1,4 @@
-"""Lets long work end early: a server says when the client has left, and the work asks
-between its steps.
-"""
+"""Lets long work end early, between its steps, when its client has left."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +16,7 @@ class Abandoned(InvalidRequest):
 
 @contextmanager
 def dropped_when(left: Callable[[], bool]) -> Iterator[None]:
-    """Have `check_wanted` raise inside once `left` returns True, also in threads that
-    get a copy of the context.
-    """
+    """Have `check_wanted` raise inside once `left` returns True; threads inherit it."""
     token = _LEFT.set(left)
     try:
         yield

@@ -143,9 +143,7 @@ def test_what_cannot_be_read_is_named(method, tensors, said):
 
 @pytest.mark.parametrize("form", ["tensor", "output", "group"])
 def test_fp8_beside_it(form):
-    """Both libraries store FP8 numbers too, with a scale for everything or each
-    output; MXFP8 has powers of two for 32 inputs.
-    """
+    """FP8 numbers with one scale or one an output; MXFP8: powers of two for 32."""
     codes = torch.randn(40, 64).to(E4M3)
     scale = {
         "tensor": torch.tensor(0.3),

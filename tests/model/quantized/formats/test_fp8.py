@@ -69,9 +69,7 @@ def test_weights_are_those_of_transformers(tmp_path, name):
     ("name", "size"), [("qwen3-moe", 16), ("qwen3-moe", 24), ("deepseek-v3", 16)]
 )
 def test_experts_are_read_apart_and_as_one_tensor(tmp_path, name, size, fused):
-    """Blocks of 24, and for deepseek-v3 of 16, do not divide each side: the last is cut
-    off, where transformers would divide the side evenly.
-    """
+    """Blocks of 24 (deepseek-v3: 16) divide no side: the last one is cut off."""
     folder = saved(name, tmp_path / "fp8")
     held = tiny_models.build(name).to(torch.bfloat16).state_dict()
     whole = {part: one.clone() for part, one in held.items()} if fused else None

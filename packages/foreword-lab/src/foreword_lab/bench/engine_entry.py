@@ -95,10 +95,7 @@ class EngineEntry:
         self._predictions = predictions_of(engine.budget)
 
     def run(self, request: BenchRequest) -> Trial:
-        """Answer one request.
-
-        Raises EntryFailed if the drafter failed, since the engine then decodes plainly.
-        """
+        """Answer a request. Raises EntryFailed if the drafter failed: it was plain."""
         reads = self._target.reads
         disk = _disk()
         started = perf_counter()
@@ -130,10 +127,7 @@ class EngineEntry:
         )
 
     def serve(self, bench_requests: Sequence[BenchRequest], slots: int) -> Served:
-        """Answer all of them, at most `slots` at a time.
-
-        Raises EntryFailed as `run`.
-        """
+        """Answer all, at most `slots` at a time. Raises EntryFailed as `run`."""
         scheduler = self._engine.scheduler
         requests = [self._request(bench_request) for bench_request in bench_requests]
         before, scheduler.slots = scheduler.slots, slots

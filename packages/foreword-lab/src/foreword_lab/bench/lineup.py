@@ -319,10 +319,7 @@ def _targets(
 def _drafter(
     name: str, target: Model, tokenizer: PreTrainedTokenizerBase, source: Weights
 ) -> Drafter:
-    """Return a row's drafter, without an optional draft model.
-
-    Raises InvalidRequest if a needed one is missing.
-    """
+    """Return a row's drafter. Raises InvalidRequest if its draft model is missing."""
     spec = method(PLAIN if name == PLAIN_ROW else name)
     if target.seq2seq is not None and not spec.about.seq2seq:
         raise InvalidRequest(f"{target.name} is an encoder-decoder")

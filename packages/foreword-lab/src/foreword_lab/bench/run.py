@@ -31,11 +31,7 @@ QUICK_PROMPTS, QUICK_TOKENS = 6, 48
 DEFAULT_TEMPERATURES = (0.0, 1.0)
 """Temperatures measured by default."""
 QUICK_SECONDS = 35.0
-"""Seconds.
-
-A quick run starts no prompt after this, so that it ends within a minute on a busy
-machine too.
-"""
+"""Seconds after which a quick run starts no prompt: it ends within a minute."""
 WARM_TOKENS = 16
 """Tokens generated per entry and temperature before measuring."""
 
@@ -181,10 +177,7 @@ def measured_weights(options: Options, names: tuple[str, ...]) -> Weights:
 
 
 def sources(values: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """Return row name -> path from NAME=PATH strings.
-
-    Raises InvalidRequest if a string names no row.
-    """
+    """Return row -> path of NAME=PATH. Raises InvalidRequest for no row."""
     by_row: dict[str, str] = {}
     for value in values:
         name, _, path = value.partition("=")
@@ -261,10 +254,7 @@ def _measure(
 def rendered(
     prompt: Prompt, tokenizer: Tokenizer, context: int, options: Options
 ) -> tuple[int, ...]:
-    """Return the token ids of a prompt.
-
-    Raises InvalidRequest if prompt and answer exceed the target's context.
-    """
+    """Return a prompt's ids. InvalidRequest if the answer exceeds the context."""
     tokens = render(tokenizer, prompt)
     if len(tokens) + options.tokens > context:
         raise InvalidRequest(

@@ -122,10 +122,7 @@ def _play(
     scene: Scene,
     live: Live,
 ) -> "Recording":
-    """Stream one answer into the scene, and return its recording.
-
-    Ctrl-C ends the demo.
-    """
+    """Stream an answer into the scene; return its recording. Ctrl-C ends the demo."""
     from foreword import Recording, SamplingParams
     from foreword.chats.prompts import ids_of
     from foreword.cli.common.session import Answer

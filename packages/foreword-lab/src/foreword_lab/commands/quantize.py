@@ -13,15 +13,7 @@ from foreword.cli.common import early, options, runtime
 from foreword.cli.common.progress import LineProgress
 from foreword.files import atomic_file, room
 
-Form = Literal[
-    "int4",
-    "int8",
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-]
+Form = Literal["int4", "int8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 FOLDERS = ("int4", "int8")
 """Forms that are a folder; others are a file."""
 

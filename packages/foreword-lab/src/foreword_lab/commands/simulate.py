@@ -59,8 +59,7 @@ Requests = Annotated[
     ),
 ]
 Prompts = Annotated[
-    str,
-    option(LOAD, "--prompt-tokens", "Tokens of a prompt, or their range.", "N|N-N"),
+    str, option(LOAD, "--prompt-tokens", "Tokens of a prompt, or their range.", "N|N-N")
 ]
 Answers = Annotated[
     str,
@@ -73,8 +72,7 @@ Seed = Annotated[
     ),
 ]
 Replicas = Annotated[
-    str,
-    option(None, "--replicas", "Numbers of replicas, a row each.", "N,N,…"),
+    str, option(None, "--replicas", "Numbers of replicas, a row each.", "N,N,…")
 ]
 
 

@@ -1,7 +1,4 @@
-"""`foreword view`: a recorded answer in colour, its rounds, and their totals.
-
-Loads neither torch nor a model.
-"""
+"""`foreword view`: a recorded answer in colour, round by round; loads no model."""
 
 from __future__ import annotations
 

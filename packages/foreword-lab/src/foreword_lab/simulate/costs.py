@@ -188,10 +188,7 @@ class ReplicaCosts:
 
     @classmethod
     def read(cls, file: Path) -> "ReplicaCosts":
-        """Return the costs of a file.
-
-        Raises InvalidRequest if it holds none, or fields that are not known.
-        """
+        """Return a file's costs. Raises InvalidRequest for none or unknown fields."""
         where = str(file)
         values = parsed(text_of(file), where)
         check_names(values, NAMES, ("forward",), where)
@@ -206,10 +203,7 @@ NAMES = [one.name for one in fields(ReplicaCosts) if one.name != "where"]
 
 
 def _by_rows(table: object, where: str) -> dict[int, Any]:
-    """Return the table of forwards with numbers as keys.
-
-    Raises InvalidRequest if it is none.
-    """
+    """Return the table of forwards by number, or raise InvalidRequest."""
     if isinstance(table, dict) and all(map(str.isdecimal, table)):
         return {int(rows): seconds for rows, seconds in table.items()}
     raise InvalidRequest(

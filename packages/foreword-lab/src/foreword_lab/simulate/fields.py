@@ -13,10 +13,7 @@ MOST = sys.float_info.max
 
 
 def text_of(file: Path) -> str:
-    """Return the text of a file.
-
-    Raises InvalidRequest if there is none, or if it is not UTF-8.
-    """
+    """Return the text of a file. Raises InvalidRequest unless it is UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -26,10 +23,7 @@ def text_of(file: Path) -> str:
 
 
 def parsed(text: str, where: str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises InvalidRequest, which says `where`, for anything else.
-    """
+    """Return a JSON object. Raises InvalidRequest, which says `where`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -64,10 +58,7 @@ def check_names(
 def number(
     name: str, value: object, where: str, *, low: float = 0.0, high: float = MOST
 ) -> float:
-    """Return a number within bounds.
-
-    Raises InvalidRequest, which says `where`, for anything else.
-    """
+    """Return a number within bounds. Raises InvalidRequest that says `where`."""
     is_flag = isinstance(value, bool)
     if isinstance(value, int | float) and not is_flag and low <= value <= high:
         return value
@@ -77,10 +68,7 @@ def number(
 
 
 def whole_number(name: str, value: object, where: str, *, low: int = 1) -> int:
-    """Return a whole number of at least `low`.
-
-    Raises InvalidRequest, which says `where`, for anything else.
-    """
+    """Return a whole number >= `low`. Raises InvalidRequest that says `where`."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= low:
         return value
     raise InvalidRequest(

@@ -25,10 +25,7 @@ FEWEST = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """One request of a load.
-
-    Raises InvalidRequest for numbers that no request has.
-    """
+    """One request of a load. Raises InvalidRequest for numbers that no request has."""
 
     arrival: float
     """Seconds from the beginning; of clients that wait, 0."""
@@ -70,10 +67,7 @@ class Lengths:
 
     @classmethod
     def read(cls, option: str, text: str) -> "Lengths":
-        """Return the lengths of a text such as 64 or 32-128.
-
-        Raises InvalidRequest, which names the option, for others.
-        """
+        """Return lengths such as 64 or 32-128. InvalidRequest names the option."""
         low, dash, high = text.partition("-")
         high = high if dash else low
         ends = (low.strip(), high.strip())

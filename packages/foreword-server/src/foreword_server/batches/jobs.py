@@ -57,8 +57,7 @@ class Batches:
     order they came, so that each key has as many.
     """
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by a request that takes all places, or will: two would wait for each other.
-    """
+    """Held by a request that takes all places: two would wait for each other."""
     _sweeper: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -88,10 +87,7 @@ class Batches:
         self._begin(tenant, batch)
 
     async def cancel(self, tenant: str, id: str) -> Batch:
-        """End a batch with the answers that it has.
-
-        Raises ApiError 400 for one that has ended.
-        """
+        """End a batch with the answers it has. Raises ApiError 400 if it has ended."""
         batch = self.store.about(tenant, id)
         if batch["status"] not in UNFINISHED:
             raise ApiError(

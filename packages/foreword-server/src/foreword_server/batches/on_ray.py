@@ -70,10 +70,7 @@ class Loading:
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Start Ray on this machine (`LOCAL`), or join the cluster at an address.
-
-    Raises InvalidRequest if that fails.
-    """
+    """Start Ray here (`LOCAL`) or join a cluster. Raises InvalidRequest."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     settings: dict[str, Any] = {"log_to_driver": False}
     with TemporaryDirectory(**SHORT) as folder, _silenced():

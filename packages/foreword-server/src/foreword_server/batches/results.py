@@ -62,10 +62,7 @@ class ResultFile:
     _file: FileIO | None = None
 
     def __enter__(self) -> "ResultFile":
-        """Open the file.
-
-        Raises InvalidRequest where it cannot be written, or another program writes it.
-        """
+        """Open the file. Raises InvalidRequest if it cannot be written alone."""
         try:
             self._file = self.path.open("ab", buffering=0)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,10 +21,7 @@ async def run(
     write: Callable[[Line, Response], None],
     width: int,
 ) -> None:
-    """Answer these requests, at most `width` at a time.
-
-    Raises the first error of `answer` or `write`; it ends all.
-    """
+    """Answer requests, `width` at a time; the first error ends all."""
     waiting = deque(lines)
 
     async def work() -> None:

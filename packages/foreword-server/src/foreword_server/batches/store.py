@@ -121,10 +121,7 @@ class Store:
 
     @contextmanager
     def scratch(self) -> Iterator[IO[bytes]]:
-        """Yield a new file, which is deleted afterwards unless it was added.
-
-        Raises ApiError 507 where the disk is full.
-        """
+        """Yield a new file, deleted unless it was added. ApiError 507: disk full."""
         path = self._arriving / secrets.token_hex(12)
         try:
             with _private(path) as file:
@@ -143,10 +140,7 @@ class Store:
         file: IO[bytes],
         seconds: int = KEPT_SECONDS,
     ) -> Description:
-        """Keep a scratch file for so many seconds; return its description.
-
-        Raises ApiError 507 where the disk is full.
-        """
+        """Keep a file for seconds; return its description. ApiError 507: disk full."""
         now = int(time())
         about = {
             "id": f"{FILE}{secrets.token_hex(12)}",
@@ -171,10 +165,7 @@ class Store:
         return about
 
     def add_batch(self, tenant: str, batch: Description) -> None:
-        """Keep a new batch.
-
-        Raises ApiError 429 where too many of its key wait, 507 where the disk is full.
-        """
+        """Keep a new batch. ApiError 429: too many of a key, 507: disk full."""
         batches = self.all(tenant, BATCH)
         ended = [other for other in batches if other["status"] in ENDED]
         if len(batches) - len(ended) >= MOST_UNFINISHED:
@@ -191,10 +182,7 @@ class Store:
         self.save(tenant, batch, {})
 
     def save(self, tenant: str, batch: Description, changes: Description) -> None:
-        """Keep changes of a batch, on disk first.
-
-        Raises ApiError 507 where the disk is full.
-        """
+        """Keep changes of a batch, on disk first. ApiError 507: disk full."""
         try:
             self._describe(tenant, batch | changes)
         except OSError as error:
@@ -203,10 +191,7 @@ class Store:
         self._entries[tenant][batch["id"]] = batch
 
     def about(self, tenant: str, id: str) -> Description:
-        """Return the description of a file or batch.
-
-        Raises ApiError 404 if the tenant has no such one.
-        """
+        """Return a file or batch. Raises ApiError 404 if the tenant has none."""
         about = self._entries[tenant].get(id)
         if about is None:
             kind = "batch" if id.startswith(BATCH) else "file"

@@ -86,10 +86,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
                 del table[gone]
 
     def on_request_routed(
-        self,
-        pending_request: PendingRequest,
-        replica_id: ReplicaID,
-        result: Any,
+        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """Count a request, and its prompt as read."""
         known = self._prefixes.setdefault(replica_id, Prefixes())
@@ -97,9 +94,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         self._running[replica_id] = self._running.get(replica_id, 0) + 1
 
     def on_request_completed(
-        self,
-        replica_id: ReplicaID,
-        internal_request_id: str,
+        self, replica_id: ReplicaID, internal_request_id: str
     ) -> None:
         """Count a request no more."""
         self._running[replica_id] = max(0, self._running.get(replica_id, 1) - 1)
@@ -247,10 +242,7 @@ def _controller() -> Any:
 
 
 def _share(scale: Scale) -> tuple[float, float]:
-    """Return the CPUs and GPUs of a replica.
-
-    Raises InvalidRequest if no node has as many.
-    """
+    """Return a replica's CPUs and GPUs. InvalidRequest if no node has them."""
     nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     has_gpus = any(one.get("GPU") for one in nodes)
     gpus = scale.gpus if scale.gpus is not None else float(has_gpus)

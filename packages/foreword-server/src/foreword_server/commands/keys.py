@@ -10,10 +10,7 @@ KEYS = "FOREWORD_API_KEYS"
 
 
 def api_keys(file: Path | None) -> list[str]:
-    """Return the API keys of the file and of the environment.
-
-    Raises InvalidRequest for an empty file.
-    """
+    """Return the keys of file and environment. InvalidRequest for an empty file."""
     keys = [key.strip() for key in os.environ.get(KEYS, "").split(",") if key.strip()]
     if file is not None:
         try:

@@ -231,10 +231,7 @@ class Serving:
         )
 
     def settings(self) -> Settings:
-        """Return the settings.
-
-        Raises InvalidRequest for options that contradict each other.
-        """
+        """Return the settings. Raises InvalidRequest for a contradiction."""
         from foreword_server.settings import MEBIBYTE, Settings, hashed
 
         return Settings(

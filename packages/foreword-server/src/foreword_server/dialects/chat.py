@@ -136,10 +136,7 @@ class ChatDialect(OpenAIDialect):
 
     @staticmethod
     def call(body: ChatBody, translator: Translator) -> Call:
-        """Translate a body.
-
-        Raises ApiError or InvalidRequest for one that cannot be served.
-        """
+        """Translate a body. Raises ApiError or InvalidRequest."""
         body.check()
         limit = (
             body.max_completion_tokens

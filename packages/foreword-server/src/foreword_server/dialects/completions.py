@@ -74,10 +74,7 @@ class CompletionDialect(OpenAIDialect):
 
     @staticmethod
     def call(body: CompletionBody, translator: Translator) -> Call:
-        """Translate a body.
-
-        Raises ApiError or InvalidRequest for one that cannot be served.
-        """
+        """Translate a body. Raises ApiError or InvalidRequest."""
         body.check_extra()
         prompts = prompts_of(body, translator.requests)
         limit = MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -163,10 +160,7 @@ class CompletionDialect(OpenAIDialect):
     def _logprobs(
         self, ids: list[int], scored: list[TokenLogprob | None], start: int
     ) -> dict[str, Any]:
-        """Return the legacy block: four lists, an entry for each token.
-
-        `start`: characters before the first.
-        """
+        """Return the legacy block, four lists; `start`: characters before."""
         texts = [self._texts(token) for token in ids]
         top: list[dict[str, float] | None] = [
             None

@@ -29,10 +29,7 @@ MOST_STOPS = 256
 MOST_IDS = 4096
 """Token ids to stop at, or to bias."""
 MOST_WORDS = 1024
-"""Bad words.
-
-Each is tokenized twice, and compared with the end of the text at every token.
-"""
+"""Bad words, each tokenized twice and compared with the text at every token."""
 # pydantic makes an error for each wrong item, a gigabyte for two megabytes of zeros:
 # lists end at the first fault
 Messages = Annotated[
@@ -59,11 +56,7 @@ GENERATION = (
 
 
 class Body(BaseModel):
-    """A request body.
-
-    Unknown fields are ignored, as APIs add some monthly; REFUSED ones would change the
-    text.
-    """
+    """A request body; unknown fields are ignored, REFUSED ones change the text."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -292,10 +285,7 @@ def with_generation_config(body: Mapping[str, Any]) -> dict[str, Any]:
 def speculation(
     chosen: Speculative | None, suffix: str | None, has_prediction: bool
 ) -> dict[str, Any]:
-    """Return the keyword arguments of SamplingParams for drafting.
-
-    `suffix`: the method in the model's name.
-    """
+    """Return SamplingParams' keywords of drafting; `suffix`: the model's method."""
     values: dict[str, Any] = {}
     if chosen is not None:
         nodes = None if chosen.nodes == "auto" else chosen.nodes
@@ -335,10 +325,7 @@ def texts(stop: str | list[str]) -> tuple[str, ...]:
 
 
 def build(values: dict[str, Any]) -> SamplingParams:
-    """Return the parameters.
-
-    Raises ApiError 400 that names the field of a value out of range.
-    """
+    """Return the parameters. ApiError 400 names a field out of range."""
     try:
         return SamplingParams(**values)
     except InvalidRequest as error:

@@ -34,10 +34,7 @@ class CountBody(Body):
 
 
 def chat_of(body: CountBody) -> Chat:
-    """Return the conversation in the shape of chat completions.
-
-    Raises InvalidRequest for what cannot be read.
-    """
+    """Return the conversation as chat completions, or raise InvalidRequest."""
     choice, thinking = body.tool_choice or {}, (body.thinking or {}).get("type")
     messages = messages_of(body)
     options: dict[str, Any] = {}
@@ -73,10 +70,7 @@ def _function(tool: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def messages_of(body: CountBody) -> list[dict[str, Any]]:
-    """Return the conversation as chat messages.
-
-    Raises InvalidRequest for a block that cannot be read.
-    """
+    """Return the conversation as chat messages, or raise InvalidRequest."""
     messages: list[dict[str, Any]] = []
     if system := _text(body.system or "", "the system prompt"):
         messages.append({"role": "system", "content": system})

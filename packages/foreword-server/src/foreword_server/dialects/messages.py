@@ -61,10 +61,7 @@ class MessagesDialect(Dialect):
 
     @staticmethod
     def call(body: MessagesBody, translator: Translator) -> Call:
-        """Translate a body.
-
-        Raises ApiError or InvalidRequest for one that cannot be served.
-        """
+        """Translate a body. Raises ApiError or InvalidRequest."""
         body.check_extra()
         form = (body.output_config or {}).get("format") or body.output_format
         sampling = constraint(form, body.model_extra)

@@ -23,10 +23,7 @@ are not part of later prompts.
 
 
 def messages_of(items: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return input items as chat messages.
-
-    Raises InvalidRequest for an item that cannot be read.
-    """
+    """Return input items as chat messages. InvalidRequest for an unreadable one."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []

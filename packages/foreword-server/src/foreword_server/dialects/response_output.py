@@ -92,10 +92,7 @@ class Item:
         }
 
     def opened(self) -> Events:
-        """Return the events that open the item.
-
-        One that the client runs is opened when all of it is known.
-        """
+        """Return the events that open the item; a client's tool opens when complete."""
         if self.is_local:
             return []
         events: Events = [("response.output_item.added", {"item": self.written})]
@@ -205,10 +202,7 @@ def _call(
 def items_of(
     choice: Choice, tools: Mapping[str, Declared], status: str, ids: Ids
 ) -> list[Item]:
-    """Return the items of an ended choice: its reasoning, its text and its calls.
-
-    `status` is that of the last one.
-    """
+    """Return an ended choice's items; `status` is that of the last one."""
     items: list[Item] = []
     if choice.reasoning:
         items.append(Item("reasoning", ids.new("rs_"), content=choice.reasoning))

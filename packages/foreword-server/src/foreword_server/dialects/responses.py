@@ -82,10 +82,7 @@ class ResponsesDialect(Dialect):
 
     @staticmethod
     def call(body: ResponsesBody, translator: Translator) -> Call:
-        """Translate a body.
-
-        Raises ApiError or InvalidRequest for one that cannot be served.
-        """
+        """Translate a body. Raises ApiError or InvalidRequest."""
         body.check()
         messages = conversation_of(body.input, body.instructions)
         if not messages:

@@ -97,10 +97,7 @@ class Translator:
     def __init__(
         self, service: Service, tenant: str, requests: Requests, ids: Ids | None = None
     ) -> None:
-        """`requests`: the builder of requests of the thread that translates.
-
-        `ids`: of the answer; None: random ones.
-        """
+        """`requests`: builder of this thread. `ids`: of the answer; None: random."""
         self._service = service
         self._tenant = tenant
         self.requests = requests
@@ -118,10 +115,7 @@ class Translator:
         stream: bool = False,
         sampling: Mapping[str, Any] = NOTHING,
     ) -> Call:
-        """Return the call of a conversation.
-
-        `sampling`: parameters that the API names otherwise, or None.
-        """
+        """Return a conversation's call; `sampling`: what the API names otherwise."""
         if max_tokens == 0:
             raise ApiError(
                 400,
@@ -245,10 +239,7 @@ class Translator:
         sampling: Mapping[str, Any] = NOTHING,
         parser: Callable[[], OutputParser] = OutputParser,
     ) -> Call:
-        """Return the call of prompts.
-
-        `max_tokens` None: what the context still holds; 0: only scores.
-        """
+        """Return the call of prompts. `max_tokens` None: what fits; 0: only scores."""
         named = self._service.resolve(body.model)
         served = self._served(body, named)
         longest = max(map(len, prompts))

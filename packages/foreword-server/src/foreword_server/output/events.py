@@ -49,10 +49,7 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The end of a call's arguments.
-
-    Not `complete`: they broke off, or were no JSON from here on.
-    """
+    """The end of a call's arguments; not `complete`: cut off, or no JSON."""
 
     index: int
     complete: bool

@@ -14,10 +14,7 @@ _HEX = "0123456789abcdefABCDEF"
 
 
 def value(reader: Reader, depth: int = DEPTH) -> Reading[None]:
-    """Read one value.
-
-    Raises Mismatch at the first character that cannot belong to it.
-    """
+    """Read one value. Raises Mismatch at a character that cannot belong to it."""
     character = yield from reader.peek()
     if character == "{":
         yield from members(reader, depth)

@@ -128,10 +128,7 @@ class OutputParser:
                 return result
 
     def _open(self) -> Reading[bool]:
-        """Read the calls after an opener, or the tag of reasoning.
-
-        Returns whether reasoning begins.
-        """
+        """Read calls after an opener, or a tag; return whether reasoning begins."""
         opener = yield from self._reader.one_of(self._openers)
         if self._format is None or opener not in self._format.openers:
             return True

@@ -20,10 +20,7 @@ _SPACE = re.compile(f"[{SPACE}]+")
 
 
 class Mismatch(Exception):
-    """Text that the grammar does not expect.
-
-    The character is still unread, those before it are held.
-    """
+    """Text that the grammar does not expect, at the next unread character."""
 
 
 class Ended(Exception):

@@ -30,10 +30,7 @@ SERVED = re.compile(r"\n *<!--served-->.*?<!--/served-->", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One recording of a self-contained page.
-
-    Both are JSON of docs/formats/recordings.md.
-    """
+    """One recording of a self-contained page: JSON (docs/formats/recordings.md)."""
 
     title: str
     recording: str

@@ -35,8 +35,7 @@ FAILURES = 5
 fail faster than others answer, and so seem the least busy one.
 """
 LONGEST_PAUSE = 60.0
-"""Seconds without requests. The first pause takes one, each other twice the one before.
-"""
+"""Seconds without requests: the first pause; each other is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)

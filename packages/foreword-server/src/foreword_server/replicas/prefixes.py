@@ -21,10 +21,7 @@ DIGEST = 8
 
 
 def blocks(body: bytes, owner: str) -> list[bytes]:
-    """Return a digest of each beginning of a body's prompt.
-
-    `owner`: the key whose requests share a cache.
-    """
+    """Return a digest of each beginning of a prompt; `owner`: the cache's key."""
     starts = [at for name in STARTS if (at := body.find(name)) >= 0]
     begin = min(starts, default=0)
     end = min(len(body), begin + LONGEST)

@@ -27,10 +27,7 @@ COMMANDS = (
         ),
     ),
     Command(
-        PREPARE,
-        "train",
-        train,
-        ("foreword train lm --data answers.jsonl --out draft",),
+        PREPARE, "train", train, ("foreword train lm --data answers.jsonl --out draft",)
     ),
     Command(
         PREPARE,

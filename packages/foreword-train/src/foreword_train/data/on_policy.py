@@ -19,10 +19,7 @@ SLOTS = 16
 
 
 class Writer:
-    """Writer of continuations by a model in training.
-
-    A function of weights, prompts and seed.
-    """
+    """Writer of continuations by a model in training, by weights, prompts, seed."""
 
     def __init__(
         self, hf: HFModel, eos: frozenset[int], temperature: float = 1.0

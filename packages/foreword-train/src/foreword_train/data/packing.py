@@ -38,10 +38,7 @@ class Block:
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], length: int) -> "Block":
-        """Return one block; the pieces must fit.
-
-        Padding is a piece of its own with nothing to learn.
-        """
+        """Return one block of pieces that fit; padding is a piece without loss."""
         rest = length - sum(map(len, pieces))
         padding = [Piece([0] * rest, [False] * rest)] if rest else []
         positions = torch.cat(
@@ -97,11 +94,7 @@ class Encoder:
         self.tokenizer, self.eos = tokenizer, eos
 
     def __call__(self, record: Record) -> Piece:
-        """Encode a record.
-
-        Raises InvalidRequest where the target has no chat template and the record needs
-        one.
-        """
+        """Encode a record. InvalidRequest if it needs a template and has none."""
         return self._conversation(record) if record.turns else self._text(record)
 
     def prompt(self, record: Record) -> list[int]:

@@ -16,10 +16,7 @@ from foreword_train.data.records import ANSWERS, Record
 
 
 class PairEncoder(Encoder):
-    """Tokenizer of (source, answer) records.
-
-    A piece is the source, the decoder's first tokens, and the answer.
-    """
+    """Tokenizer of (source, answer) records; the decoder's first tokens between."""
 
     def __init__(
         self,
@@ -37,10 +34,7 @@ class PairEncoder(Encoder):
         self.start, self.length = start, length
 
     def __call__(self, record: Record) -> Piece:
-        """Encode a record.
-
-        Raises InvalidRequest where it is not one source and one answer.
-        """
+        """Encode a record. Raises InvalidRequest unless it is source and answer."""
         source = self.prompt(record)
         answer = self.tokenizer(
             text_target=record.turns[-1][1], add_special_tokens=False

@@ -209,10 +209,7 @@ def _line(record: Record, about: dict[str, Any]) -> str:
 
 
 def _resume(out: Path, records: Sequence[Record], by: dict[str, Any]) -> int:
-    """Return the number of records that `out` covers already.
-
-    An unfinished last line is removed.
-    """
+    """Return how many records `out` covers; remove an unfinished last line."""
     if not out.exists():
         return 0
     written = out.read_bytes()

@@ -145,10 +145,7 @@ def run(
 
 
 def save(model: AcceptanceModel, folder: Path) -> None:
-    """Write the model atomically to a folder, which is made if missing.
-
-    Raises DiskError if the disk is full.
-    """
+    """Write the model atomically to a folder. Raises DiskError."""
     text = json.dumps(asdict(model), indent=1) + "\n"
     with room(folder / FILE):
         folder.mkdir(parents=True, exist_ok=True)

@@ -40,10 +40,7 @@ class Anchors:
 
 
 def pick(block: Block, most: int, draft_tokens: int, *, spread: bool) -> Anchors:
-    """Choose at most `most` anchors per block, at random or evenly spread.
-
-    None is the first token of its record.
-    """
+    """Choose at most `most` anchors per block; none is a record's first token."""
     learnt = F.pad(block.learnt, (0, draft_tokens))
     valid = learnt[:, 1:].unfold(1, draft_tokens, 1).cumprod(-1).bool()
     good = valid[..., 0] & (block.positions > 0)

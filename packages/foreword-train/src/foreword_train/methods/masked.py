@@ -123,10 +123,7 @@ Head = TypeVar("Head", bound=MaskedHead)
 
 
 def trainable(head: Head, source: str | Path) -> Head:
-    """Return a head that was read, in float32, to train on.
-
-    Raises InvalidRequest for a reduced vocabulary.
-    """
+    """Return a read head, float32, or InvalidRequest for a reduced vocabulary."""
     if head.layout.draft_vocab:
         raise InvalidRequest(
             f"cannot train on from {source}: it has a reduced vocabulary, and heads "

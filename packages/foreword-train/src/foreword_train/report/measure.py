@@ -23,10 +23,7 @@ Prompt = tuple[str, Sequence[int]]
 
 
 MOST, LEAST = 64, 4
-"""Prompts.
-
-Most and fewest that are answered where their number follows the training.
-"""
+"""Most and fewest prompts answered, where training decides the number."""
 SHORT = 16
 """Tokens. Longest answer after the shortest training."""
 EACH = 16

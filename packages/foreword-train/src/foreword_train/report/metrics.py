@@ -71,10 +71,7 @@ def summary(
 
 
 def interval(above: np.ndarray, below: np.ndarray, seed: int = 0) -> Interval:
-    """Return sum over sum with its 95 % bootstrap interval.
-
-    Both are float64 [answer].
-    """
+    """Return sum over sum, float64 [answer], with its 95 % bootstrap interval."""
     drawn = resamples(len(above), RESAMPLES, seed)
     sums, counts = above[drawn].sum(1), below[drawn].sum(1)
     ratios = np.divide(

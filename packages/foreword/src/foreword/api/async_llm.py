@@ -1,6 +1,4 @@
-"""An LLM for asyncio: a thread runs the rounds and wakes each event loop once a round;
-the loops never block.
-"""
+"""An LLM for asyncio: a thread runs the rounds and wakes each loop once a round."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -210,10 +208,7 @@ class AsyncLLM:
         return self.llm.tokenizer
 
     def abort(self, id: str) -> bool:
-        """Abort the stream of that name; it ends after its committed tokens.
-
-        Return False if there is none.
-        """
+        """Abort the stream of that name after its committed tokens; False if none."""
         job = self._named.get(id)
         if job is not None:
             self._call_in_thread(partial(self._abort, job))
@@ -259,9 +254,7 @@ class AsyncLLM:
         return cast("list[int]", read), params
 
     async def _ready(self, params: SamplingParams | None) -> tuple[object, ...]:
-        """Compile what an answer must follow and load what drafts for it, beside the
-        rounds; hold the result.
-        """
+        """Compile and load what a request needs, beside the rounds; hold the result."""
         if not isinstance(params, SamplingParams):
             return ()
         compiling = self.llm.session.compiling(params)

@@ -58,18 +58,14 @@ class Detokenizer:
         return text, self.stop is not None
 
     def finish(self) -> str:
-        """Return the text held back: an unfinished character (as U+FFFD), or the
-        beginning of a stop string.
-        """
+        """Return the held text: part of a character (U+FFFD) or of a stop string."""
         if self.stop is not None:
             return ""
         text = self._characters.finish()
         return text if self._stop is None else self._stop.finish(text)
 
     def show(self, token: int, before: int) -> str:
-        """Return how one token reads after another one, special tokens included; part
-        of a character is U+FFFD.
-        """
+        """Return how a token, special ones too, reads after another one."""
         try:
             head, both = self._decode([before]), self._decode([before, token])
             return both[len(head) :] if both.startswith(head) else self._decode([token])
@@ -214,9 +210,7 @@ def byte_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def prompt_tail(decode: Decode, prompt: list[int]) -> list[int]:
-    """Return the last prompt tokens, as many as decode to some text; none if they end
-    inside a character.
-    """
+    """Return the last prompt tokens that give some text; none inside a character."""
     size = 8
     while True:
         tail = prompt[-size:]

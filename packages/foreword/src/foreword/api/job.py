@@ -10,10 +10,7 @@ from foreword.engine.commit import commit
 from foreword.types import Delta, Origin, Request, Round, TokenLogprob
 
 Event = tuple[Request | None, Delta | BaseException | None]
-"""(request, event): a delta, an error, or None for its end.
-
-Request None: the event is of the whole job.
-"""
+"""(request, event): a delta, an error, None at its end; request None: of the job."""
 Committed = Sequence[tuple[int, Sequence[int], Round | None]]
 """(number of the request, tokens, trace) of each round."""
 
@@ -43,10 +40,7 @@ class Job:
                 yield request, event
 
     async def started(self) -> None:
-        """Wait until all requests are queued.
-
-        Raises InvalidRequest if one cannot be served.
-        """
+        """Wait until all are queued. Raises InvalidRequest if one cannot be served."""
         _, event = await self.events.get()
         if isinstance(event, BaseException):
             raise event

@@ -1,6 +1,4 @@
-"""Limits of a request: its prompt and answer fit the context and the cache, and its
-token ids the vocabulary.
-"""
+"""Limits of a request: the context, the cache and the vocabulary of its target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -82,17 +82,12 @@ class Requests:
         return need_tokenizer(self._tokenizer)
 
     def compile(self, params: SamplingParams | None) -> None:
-        """Compile what an answer must follow, if anything, and cache it.
-
-        Thread-safe. Raises InvalidRequest.
-        """
+        """Compile and cache a grammar, if any. Thread-safe. Raises InvalidRequest."""
         if isinstance(params, SamplingParams) and params.structured:
             self._grammars.compiled(params)
 
     def compiling(self, params: SamplingParams) -> Future[object]:
-        """Compile what such answers must follow, within bounds, in a process that
-        cancelling the future ends.
-        """
+        """Compile a grammar, within bounds, in a process that cancelling ends."""
         return cast("Future[object]", self._grammars.submit(params))
 
     @property
@@ -298,10 +293,7 @@ class Requests:
 
     @property
     def _sight(self) -> "Vision":
-        """Return what reads images; loaded when it is first needed.
-
-        Raises InvalidRequest where there is none.
-        """
+        """Return what reads images, loaded on first use, or raise InvalidRequest."""
         if self._vision is None:
             from foreword.model.vision.processor import Vision
 
@@ -338,9 +330,7 @@ class Requests:
         return tokenizer.apply_chat_template, encode, tokenizer.chat_template
 
     def _rules(self, language: str) -> "Seq2Seq | None":
-        """Return the rules of an encoder-decoder whose answer begins as that language
-        does, if one is given.
-        """
+        """Return the rules of an encoder-decoder that answers in this language."""
         rules, name = self._target.seq2seq, self._target.name
         if rules is not None and rules.sound:
             return None  # speech/rules.py has rules for speech

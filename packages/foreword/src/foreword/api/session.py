@@ -47,10 +47,7 @@ class Session:
         self._requests = requests
         self._lock = RLock()
         self._text_lock = Lock()
-        """Held while texts are read, as tokenizers are not thread-safe.
-
-        Rounds go on meanwhile.
-        """
+        """Held while texts are read: tokenizers are not thread-safe. Rounds go on."""
         self._running: dict[int, Request] = {}
         self._process = os.getpid()
 
@@ -65,20 +62,14 @@ class Session:
     def read(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> PromptAndParams:
-        """Return a prompt and its parameters with texts as token ids, for `build`.
-
-        Holds up no round.
-        """
+        """Return a prompt and its parameters, read, for `build`. Holds up no round."""
         with self.reading(lock=has_texts(prompt, params)) as requests:
             return requests.read(prompt, params)
 
     def prepare(
         self, prompt: Prompt | SpeechPrompt, params: SamplingParams | None
     ) -> list[Request]:
-        """Return `params.n` requests for a prompt.
-
-        Raises InvalidRequest if they cannot be served.
-        """
+        """Return `params.n` requests for a prompt, or raise InvalidRequest."""
         if not self.closed:
             self._requests.compile(params)
         prompt_and_params = self.read(prompt, params)
@@ -96,15 +87,11 @@ class Session:
         return self._requests.build(*prompt_and_params)
 
     def load(self, params: SamplingParams) -> Future[Drafter] | None:
-        """Return the drafter of such requests, which is loaded beside the rounds if
-        need be; None once closed.
-        """
+        """Return the drafter of such requests, being loaded; None once closed."""
         return None if self.closed else self._speculators.load(params)
 
     def compiling(self, params: SamplingParams) -> Future[object] | None:
-        """Return what such answers must follow, compiled beside the rounds; None if
-        they are free, or once closed.
-        """
+        """Return the compiling grammar of such answers; None if free or closed."""
         if self.closed or not params.structured:
             return None
         return self._requests.compiling(params)
@@ -168,9 +155,7 @@ class Session:
     def deltas(
         self, request: Request, on_read: Callable[[int, int], None] | None = None
     ) -> Iterator[Delta]:
-        """Yield the deltas of one request; deltas of the others stay in
-        `Request.unread` for their readers.
-        """
+        """Yield the deltas of one request; others keep theirs in `Request.unread`."""
         while True:
             # Hold the lock for one round, never while the caller has the delta.
             with self.locked(closed=True):
@@ -207,9 +192,7 @@ class Session:
                 self.forget(request)
 
     def run(self, runs: Sequence[Run[Result]]) -> list[Result]:
-        """Run all together, and return their results; each goes on with its next prompt
-        once the one before is complete.
-        """
+        """Run all together and return results; each goes on after a completion."""
         results: dict[int, Result] = {}
         running: dict[int, Request] = {}
 
@@ -256,9 +239,7 @@ class Session:
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raise InvalidRequest in a forked process, where a lock may be held by a
-        thread that does not exist.
-        """
+        """Raise InvalidRequest in a forked process, where locks may stay held."""
         if self.forked:
             raise InvalidRequest(
                 "cannot use this LLM in a forked process: its threads stayed in the "
@@ -268,10 +249,7 @@ class Session:
 
     @contextmanager
     def reading(self, *, lock: bool = True) -> Iterator[Requests]:
-        """Hold what reads texts.
-
-        Raises InvalidRequest in a forked process, or after `close`.
-        """
+        """Hold what reads texts. Raises InvalidRequest when forked or closed."""
         self.check_process()
         with self._text_lock if lock else nullcontext():
             self._check_open()
@@ -279,11 +257,7 @@ class Session:
 
     @contextmanager
     def locked(self, *, closed: bool = False) -> Iterator[None]:
-        """Hold the lock of rounds.
-
-        Raises InvalidRequest in a forked process, or after `close` unless `closed` is
-        set.
-        """
+        """Hold the lock of rounds. Raises InvalidRequest when forked, or closed."""
         self.check_process()
         with self._lock:
             if not closed:
@@ -291,10 +265,7 @@ class Session:
             yield
 
     def close(self) -> None:
-        """Abort all requests and free the models; readers get an error.
-
-        May be called twice.
-        """
+        """Abort all requests and free the models; readers get an error. Idempotent."""
         if self.forked:
             return
         with self._lock:

@@ -1,6 +1,4 @@
-"""The interface of budget policies, which set the number of draft tokens per round, and
-the fixed budget.
-"""
+"""The interface of budget policies (draft tokens per round), and the fixed budget."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -63,15 +61,10 @@ class DraftBudget(ABC):
 
     @abstractmethod
     def nodes(self, request: Request, others: int) -> int:
-        """Return the most draft tokens for the next round of a request in a batch with
-        `others` other requests.
-        """
+        """Return a request's most draft tokens beside `others` in the next round."""
 
     def trim(self, draft: Draft) -> Draft:
-        """Return the draft without tokens that do not pay for their scoring.
-
-        Never called for sampled drafts.
-        """
+        """Return the draft without tokens that do not pay. Not for sampled drafts."""
         return draft
 
     def learn(self, request: Request, outcome: "RoundResult") -> None:  # noqa: B027 - a hook, empty by default
@@ -97,9 +90,7 @@ class RoundResult:
 
 
 class StoppingBudget(DraftBudget):
-    """Policy that decides after every draft token whether to add another, so drafts are
-    chains, not trees.
-    """
+    """Policy that may stop after every draft token, so drafts are chains, not trees."""
 
     @abstractmethod
     def stops(

@@ -268,9 +268,7 @@ class Choice:
     def _rounds_of(
         self, method: int, texts: Sequence[Text], unread: Callable[[int], int]
     ) -> float:
-        """Return the rounds that the next tokens take with a method, what its drafter
-        has to read first included.
-        """
+        """Return the rounds of the next tokens with a method, its reading included."""
         tokens = min(self.length or HORIZON, HORIZON)
         speed = self.speeds[method]
         if method != self.plain and self._may_hope(method, texts, unread):

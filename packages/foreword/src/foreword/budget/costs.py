@@ -11,9 +11,7 @@ NEAR = 0.2
 rows: few rows wait for memory, many for the processor.
 """
 FAR = 0.02
-"""Long-run weight of a forward in the cost of all rows: fifty forwards adapt it to
-other programs on the machine.
-"""
+"""Long-run weight of a forward in the cost of all rows: fifty adapt it."""
 FAR_AT_FIRST, FADES = 0.5, 0.6
 """The same of the first forward, since the table may be of another hour, and the factor
 on it per forward, down to FAR: seven forwards.

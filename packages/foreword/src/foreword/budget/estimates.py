@@ -1,6 +1,4 @@
-"""Estimates of one method: which of its draft tokens are accepted, on all texts and
-on one, and what its rounds take.
-"""
+"""Estimates of one method: acceptance on all texts and on one, and prices of rounds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 from foreword.files import CachedValues
 
 STEADY = 20.0
-"""Texts whose mean a kept value is: a program that slows the machine for a while must
-not decide for the next process.
-"""
+"""Texts in the mean of a kept value: a busy hour must not decide for others."""
 EVERY = 256
 """Records between two writes of the file; the last ones are written at exit."""
 
@@ -48,9 +46,7 @@ class KeptStates:
 
     @classmethod
     def of(cls, key: Mapping[str, Any]) -> "KeptStates":
-        """Return the values kept under a key: the machine, and what the speed of the
-        target's forwards depends on.
-        """
+        """Return the values of a key: the machine, and what its forwards depend on."""
         values = CachedValues("methods", key, cls.folder)
         found = cls.opened.get(values.file)
         if found is None:

@@ -1,6 +1,4 @@
-"""Statistics on drafters that state probabilities: how many draft tokens to request,
-and their calibration.
-"""
+"""Statistics on drafters that state probabilities: how many draft tokens to request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +12,11 @@ TREE, CHEAP = 48, 2.0
 one row: it waits for a disk.
 """
 BEGIN, LEAST = 8, 4
-"""Draft tokens requested at first where probabilities are stated, and at least, so that
-the number can grow again.
-"""
+"""Draft tokens at first where probabilities are stated, and the least of them."""
 MARGIN = 2
 """Draft tokens requested beyond the number that was kept, likewise."""
 SHRINK = 16
-"""The number falls by one part in so many a round: slower than it grows, so that a
-round of few does not cut the next.
-"""
+"""The number falls by one part in so many a round, slower than it grows."""
 STEPS = 12
 """Rounds in which the number can grow from nothing to the largest tree."""
 FLOOR = 0.8
@@ -30,9 +24,7 @@ FLOOR = 0.8
 
 
 def largest(cost: Mapping[int, float]) -> int:
-    """Return the draft tokens of the largest tree to try, at most NODES, by the seconds
-    of a forward by rows.
-    """
+    """Return the draft tokens of the largest tree, by seconds by rows."""
     seconds = CHEAP * cost[min(cost)]
     cheap = max(rows for rows in cost if cost[rows] <= seconds)
     return max(TREE, min(cheap - 1, NODES))
@@ -68,9 +60,7 @@ class DraftProbabilities:
         return min(pace * seconds / earned, FLOOR)
 
     def settle(self, kept: list[int], expected: float) -> None:
-        """Update `nodes` from the draft tokens kept per sequence; `expected` is the sum
-        of their probabilities.
-        """
+        """Update `nodes` by the tokens kept; `expected`: sum of their probabilities."""
         self.available = True
         more = max(kept, default=0) + MARGIN
         fewer = (SHRINK - 1) * self.nodes // SHRINK
@@ -81,11 +71,7 @@ class DraftProbabilities:
         self.calibration.promise(expected)
 
     def paying(
-        self,
-        probabilities: Sequence[float],
-        rows: int,
-        costs: Costs,
-        spent: float,
+        self, probabilities: Sequence[float], rows: int, costs: Costs, spent: float
     ) -> int:
         """Return how many draft tokens of these probabilities, likeliest first,
         maximize tokens per second.

@@ -53,9 +53,7 @@ class SvipBudget(StoppingBudget):
     """
 
     SHARE = 0.15
-    """c: assumed ratio of the distance to the target to the drafter's entropy, as in
-    the public code.
-    """
+    """c: assumed distance to the target over entropy, as in the public code."""
     THRESHOLD = 0.3
     """h, likewise."""
 

@@ -30,10 +30,7 @@ million pixels.
 LONGEST_SIDE = 2**15
 """Pixels. Longest side of an image."""
 LONGEST_RATIO = 100
-"""Longest side over shortest.
-
-A processor that scales the shortest side to a size multiplies the other one by it.
-"""
+"""Longest side over shortest: scaling the shortest to a size scales the other by it."""
 MOST_BYTES = 64 * 2**20
 """Bytes of an encoded image."""
 MOST_IMAGES = 64

@@ -1,6 +1,4 @@
-"""Tools for models whose chat template knows none: described in the system message,
-called in JSON.
-"""
+"""Tools for models whose template knows none: in the system message, called in JSON."""
 
 import json
 from collections.abc import Sequence

@@ -141,9 +141,7 @@ def _with_images(
 
 
 def system_first(turns: Sequence[Turn], more: Sequence[str] = ()) -> list[Turn]:
-    """Return the turns with all system messages, and `more` texts, as one message at
-    the beginning.
-    """
+    """Return the turns, all system messages and `more` texts first, as one."""
     texts = [turn["content"] for turn in turns if turn["role"] in SYSTEM] + [*more]
     rest = [turn for turn in turns if turn["role"] not in SYSTEM]
     return (
@@ -161,10 +159,7 @@ def images_of(turns: Sequence[Turn]) -> int:
 
 
 def _content(number: int, message: Message, image: ImageReader | None) -> str | Parts:
-    """Return the text of a message.
-
-    An assistant's may have none: it called a tool, refused, or was cut off.
-    """
+    """Return a message's text; an assistant's may have none, as it called a tool."""
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
         content = message.get("refusal") or ""
@@ -253,10 +248,7 @@ def _part(number: int, role: object, part: object) -> str:
 
 
 def _calls(number: int, calls: object) -> list[dict[str, Any]]:
-    """Return the calls of a message, their arguments as dicts.
-
-    A call that was cut off has what it holds so far.
-    """
+    """Return a message's calls, arguments as dicts; of one cut off, what there is."""
     if not is_list(calls):
         raise InvalidRequest(
             f"cannot render message {number}: tool_calls must be a list, not "

@@ -27,10 +27,7 @@ class UnreadPicture(PIL.Image.Image):
         self._decode = decode
 
     def decoded(self) -> PIL.Image.Image:
-        """Return the picture in memory, and keep none of it.
-
-        Raises InvalidRequest where it is damaged.
-        """
+        """Return the picture, and keep none of it. InvalidRequest if it is damaged."""
         try:
             return self._decode()
         except InvalidRequest as error:

@@ -72,10 +72,7 @@ def has_images(prompt: object) -> TypeGuard[Mapping[str, object]]:
 def per_prompt(
     prompts: Sequence[Prompt], params: P | Sequence[P]
 ) -> list[tuple[Prompt, P]]:
-    """Return each prompt with its parameters: shared, or one per prompt.
-
-    Raises InvalidRequest for other lengths.
-    """
+    """Return each prompt with its parameters. InvalidRequest for other lengths."""
     parameters = cast(
         "Sequence[P]", params if is_list(params) else [params] * len(prompts)
     )
@@ -98,10 +95,7 @@ def token_ids(prompt: object) -> list[int]:
 
 
 def check_texts(name: str, value: object, depth: int = DEPTH) -> None:
-    """Check every string in a message or a tool, also nested ones.
-
-    Raises InvalidRequest if one is not Unicode.
-    """
+    """Raise InvalidRequest for a string, however deep, that is not Unicode."""
     if not depth:
         raise InvalidRequest(
             f"cannot read {name}: it is nested in more than {DEPTH} levels. Make it "

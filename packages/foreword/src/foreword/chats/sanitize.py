@@ -18,9 +18,7 @@ MARK = "_mark_chat_inputs"
 
 
 def check_sanitizing(tokenizer: object) -> None:
-    """Raise InvalidRequest for a tokenizer of a version of transformers that marks no
-    control tokens.
-    """
+    """Raise InvalidRequest if this version of transformers marks no control tokens."""
     if not hasattr(tokenizer, MARK):
         raise InvalidRequest(
             "cannot make control tokens plain text: this version of transformers does "

@@ -59,10 +59,7 @@ def knows_tools(template: str | None) -> bool:
 
 
 def check_options(options: Options | None) -> dict[str, Any]:
-    """Return template options with their defaults.
-
-    Raises InvalidRequest for one that is not the template's.
-    """
+    """Return template options with their defaults, or raise InvalidRequest."""
     if not isinstance(options, Mapping | None) or not all(
         isinstance(name, str) for name in options or ()
     ):

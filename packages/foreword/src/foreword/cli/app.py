@@ -61,10 +61,7 @@ OWN = (
         ),
     ),
     Command(
-        INSPECT,
-        "methods",
-        methods,
-        ("foreword methods", "foreword methods --json"),
+        INSPECT, "methods", methods, ("foreword methods", "foreword methods --json")
     ),
     Command(
         INSPECT,
@@ -76,10 +73,7 @@ OWN = (
         ),
     ),
     Command(
-        INSPECT,
-        "env",
-        env,
-        ("foreword env", "foreword env --json > environment.json"),
+        INSPECT, "env", env, ("foreword env", "foreword env --json > environment.json")
     ),
 )
 EXTRAS = {

@@ -118,10 +118,7 @@ def _tokenizer(model: str, *, trusted: bool) -> "Tokenizer":
 
 
 def loaded(file: Path) -> list[dict[str, str]]:
-    """Return the messages that `/save` wrote.
-
-    Raises InvalidRequest for any other file.
-    """
+    """Return the messages of `/save`. Raises InvalidRequest for another file."""
     from foreword.chats import conversation
 
     try:
@@ -218,9 +215,7 @@ class Conversation:
         runtime.note(render.summary(self.last) if self.last else "no answer yet")
 
     def _pop_question(self) -> str | None:
-        """Remove the last question with its answer, and return the question; None if
-        there is none.
-        """
+        """Remove and return the last question, with its answer; None without one."""
         last = max(
             (
                 place
@@ -290,10 +285,7 @@ class Conversation:
             )
 
     def _answer(self, text: str) -> bool:
-        """Answer a message and return whether that succeeded.
-
-        After Ctrl-C the text so far is the answer.
-        """
+        """Answer a message; return whether that succeeded. Ctrl-C keeps the text."""
         from foreword.cli.common.session import follow
 
         self.history.append({"role": "user", "content": text})

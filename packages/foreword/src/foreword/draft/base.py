@@ -18,21 +18,14 @@ from foreword.registry import Method
 from foreword.types import Batch, Draft, DraftTree, Request, Scores, Verdict
 
 Source = str | Path | HFModel | Model | None
-"""Source of a drafter: a folder or hub id, a model in memory (with or without a
-backend), or nothing.
-"""
+"""Source of a drafter: a folder or hub id, a model in memory, or None."""
 
 
 class Drafter(ABC):
-    """Proposer of draft tokens for every request in a batch.
-
-    May keep state by request id.
-    """
+    """Proposer of draft tokens for a batch. May keep state by request id."""
 
     about: ClassVar[Method] = Method()
-    """What is known of the method before its code is imported; methods of Foreword have
-    it from the registry.
-    """
+    """What is known before its code is imported; Foreword's are in the registry."""
     reads_target: bool = False
     """It reads the target's scores or keys, not only text and `hidden_layers`."""
 
@@ -48,10 +41,7 @@ class Drafter(ABC):
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> "Drafter":
-        """Make a drafter for a target.
-
-        The default takes no source and needs nothing.
-        """
+        """Make a drafter for a target. The default needs no source."""
         del target, tokenizer  # for subclasses that need them
         if source is not None:
             raise InvalidRequest(
@@ -62,18 +52,12 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:
-        """Return at most nodes[i] draft tokens for request i.
-
-        An empty tree means that it has none.
-        """
+        """Return at most nodes[i] draft tokens for request i; an empty tree: none."""
 
     def observe(  # noqa: B027 - a hook, empty by default
         self, batch: Batch, draft: Draft, verdict: Verdict, scores: Scores
     ) -> None:
-        """Learn from a round after its verification, before the commit.
-
-        `draft` is the one that was scored.
-        """
+        """Learn from a verified round before its commit; `draft` is what was scored."""
 
     def on_hidden_states(  # noqa: B027 - a hook, empty by default
         self, request: Request, start: int, hidden: Float[Tensor, "tokens features"]
@@ -110,9 +94,7 @@ def chosen(draft_tokens: Sequence[Sequence[int]]) -> Draft:
 
 
 def first_chain(draft: Draft) -> Draft:
-    """Return the chain of first children of each tree, for a target or a rule that
-    verifies chains only.
-    """
+    """Return each tree's chain of first children, where only chains are verified."""
     return draft.pruned([tree.first_chain() for tree in draft.trees])
 
 

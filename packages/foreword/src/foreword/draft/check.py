@@ -9,9 +9,7 @@ from foreword.model import Model
 from foreword.types.draft import Draft
 
 TOLERANCE = 1e-3
-"""Largest deviation of a distribution's sum from 1: rounding of 16-bit numbers over a
-large vocabulary.
-"""
+"""Largest deviation of a distribution's sum from 1: rounding in 16 bits."""
 
 
 def checked(draft: Draft, budgets: list[int], target: Model) -> Draft:

@@ -11,10 +11,7 @@ from foreword.types import Batch, Draft, DraftTree, Request
 from foreword.types.params import NODES
 
 SPAN = 16
-"""Tokens.
-
-Longest forced text drafted at once; it costs a row of the forward for each.
-"""
+"""Tokens. Longest forced text drafted at once, each a row of the forward."""
 
 
 def accepted(draft: Draft, requests: Sequence[Request]) -> Draft:

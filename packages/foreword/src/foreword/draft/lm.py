@@ -40,15 +40,11 @@ FIRST, LARGE = 2**15, 3 * 2**15
 
 @dataclass(slots=True)
 class _Memory:
-    """Tokens of one request that the draft model has read: `length` committed tokens,
-    then draft tokens.
-    """
+    """Tokens of a request that the model has read: `length` committed, then drafts."""
 
     length: int = 0
     draft_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(index of the parent, token) -> index among the draft tokens read; parent -1 =
-    the last committed token.
-    """
+    """(index of the parent, token) -> index in the draft; parent -1 = the text."""
 
     def remember(self, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""
@@ -143,9 +139,7 @@ class LanguageModelDrafter(ModelDrafter):
         self._memories.pop(request.id, None)
 
     def reach(self, batch: Batch, request: Request) -> int:
-        """Return the most useful depth of a draft: none after a source that the draft
-        model cannot read.
-        """
+        """Return the useful depth of a draft: 0 after a source that cannot be read."""
         fits = (
             not self._reads_source(request) or len(request.source) <= self.model.context
         )
@@ -167,9 +161,7 @@ class LanguageModelDrafter(ModelDrafter):
         return F.pad(logits, (0, self._vocab - logits.shape[1]), value=-math.inf)
 
     def prefill(self, request: Request) -> Read:
-        """Read what was committed since the last draft, except the end, which the
-        returned Read holds.
-        """
+        """Read what was committed since the last draft; return the Read of its end."""
         memory = self._memories.get(request.id)
         known = 0 if memory is None else memory.length
         if memory is None:
@@ -196,7 +188,5 @@ class LanguageModelDrafter(ModelDrafter):
         return end
 
     def _reads_source(self, request: Request) -> bool:
-        """Return whether the draft model has an encoder for the source; one without
-        reads the answer only.
-        """
+        """Return whether the draft model encodes the source; others read the answer."""
         return bool(request.encoder_input) and self.model.seq2seq is not None

@@ -11,10 +11,7 @@ from torch import Tensor
 from foreword.model import Model
 
 RECENT = 512
-"""Most ids of texts beyond the first ones.
-
-Each brings 63 others into the product.
-"""
+"""Most ids of texts beyond the first. Each brings 63 others into the product."""
 
 
 class DraftVocabulary:

@@ -30,9 +30,7 @@ class Choices:
         self._policy = policy
 
     def of(self, kind: Kind) -> Choice:
-        """Return the choice of a kind; a new one begins with what is kept, or with what
-        the most alike kind has shown.
-        """
+        """Return the choice of a kind; it starts from the disk, or the nearest kind."""
         choice = self._choices.get(kind)
         if choice is None:
             choice = Choice(*self._methods)

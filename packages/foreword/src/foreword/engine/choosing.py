@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from foreword.engine.looking import Looker
 
 CORRECTED = 4
-"""Rounds of plain decoding for one correction of the table of costs, which takes 1% of
-the shortest rounds.
-"""
+"""Plain rounds for one correction of the costs, which takes 1% of the shortest ones."""
 
 
 @dataclass(slots=True)
@@ -302,9 +300,7 @@ class Chooser(Speculator):
     def _learn_row(
         self, member: Member, sub_batch: SubBatch, row: int, path: int
     ) -> int:
-        """Learn what was accepted of the draft of a request; return the tokens that the
-        drafter had to read before.
-        """
+        """Learn what was accepted; return the tokens that the drafter had to read."""
         number = member.number
         request = sub_batch.batch.requests[row]
         entry = self._entries[request.id]

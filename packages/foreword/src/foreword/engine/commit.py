@@ -1,6 +1,4 @@
-"""The commit step: append accepted tokens, and end a request exactly at its stop, also
-inside an accepted draft.
-"""
+"""The commit step: append accepted tokens; end a request exactly at its stop."""
 
 from foreword.types import Delta, Origin, Request, TokenLogprob
 

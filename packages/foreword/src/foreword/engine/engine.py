@@ -56,10 +56,7 @@ class Engine:
     def speculator(
         self, drafter: Drafter, rule: Rule, budget: DraftBudget
     ) -> Speculator:
-        """Return a speculator for this target.
-
-        Raises ModelError if the target cannot serve the drafter.
-        """
+        """Return a speculator. Raises ModelError if the drafter does not fit."""
         if isinstance(drafter, AutoDrafter) or isinstance(budget, AdaptiveBudget):
             return Chooser(self.target, drafter, rule, budget)
         return Speculator(self.target, drafter, rule, budget)
@@ -100,9 +97,7 @@ class Engine:
             return self._round()
 
     def _rest(self) -> None:
-        """Let every drafter in use work between the rounds: once, also where several
-        speculators share it.
-        """
+        """Let every drafter in use work between the rounds, once if it is shared."""
         speculators = [self.default, *map(self._of, self.scheduler.running)]
         by_drafter = {id(each.drafter): each for each in speculators}
         for speculator in by_drafter.values():
@@ -146,9 +141,7 @@ class Engine:
         return deltas
 
     def _schedule(self) -> list[ScheduledRequest]:
-        """Return the requests of this round; if their keys and values do not fit, the
-        last ones have to wait.
-        """
+        """Return the requests of this round; the last ones wait if they do not fit."""
         running, cache = self.scheduler.running, self._cache
         scheduled = self.scheduler.next(
             lambda request: cache.admits(request, running, self._layers(request)),
@@ -162,18 +155,14 @@ class Engine:
         return scheduled
 
     def _begin(self, request: Request) -> None:
-        """Open a request, and pass its drafter the hidden states of the tokens that
-        need not be read.
-        """
+        """Open a request; pass its drafter the hidden states that need not be read."""
         self.meter.begin(request)
         hidden = self._cache.begin(request, self._layers(request))
         if hidden is not None:
             self._of(request).on_hidden_states(request, 0, hidden)
 
     def _layers(self, request: Request) -> tuple[int, ...]:
-        """Return the layers after which the drafter of a request reads the hidden
-        states of every token.
-        """
+        """Return the layers whose hidden states the drafter of a request reads."""
         return (
             self._of(request).drafter.hidden_layers if request.undrafted is None else ()
         )
@@ -221,9 +210,7 @@ class Engine:
         return split_logits(logits, sub_batches), states
 
     def _requested_layers(self, scheduled: list[ScheduledRequest]) -> tuple[int, ...]:
-        """Return the layers whose hidden states the drafters of this round read,
-        without duplicates.
-        """
+        """Return the layers whose hidden states any drafter of this round reads."""
         distinct = dict.fromkeys(
             layers for entry in scheduled if (layers := self._layers(entry.request))
         )
@@ -242,9 +229,7 @@ class Engine:
         hidden: list[Tensor],
         layers: tuple[int, ...],
     ) -> None:
-        """Pass each drafter the hidden states of the committed tokens; requests that
-        write come first in `hidden`.
-        """
+        """Pass each drafter its hidden states; requests that write come first."""
         if not hidden:
             return
         accepted = [
@@ -279,10 +264,7 @@ class Engine:
             trace.begin(sub_batches, scheduled)
 
     def _commit(self, sub_batch: SubBatch, logits: list[Tensor]) -> list[Delta]:
-        """Commit the verdict, request by request.
-
-        A failure ends only the request it belongs to.
-        """
+        """Commit request by request; a failure ends only the request it belongs to."""
         before, deltas = perf_counter(), []
         several = (
             sub_batch.batch.requests,

@@ -1,6 +1,4 @@
-"""Failures of a drafter, which never fail or change a request: counted, told once, and
-answered with a pause.
-"""
+"""Failures of a drafter, which never fail or change a request, and its pauses."""
 
 import math
 import warnings
@@ -17,10 +15,7 @@ FAULTS = 3
 CLEAN = 64
 """Rounds. Drafting rounds without a fault that reset the fault count."""
 PAUSE, LONGEST = 256, 65_536
-"""Rounds.
-
-Length of the first and of the longest pause; each pause doubles the one before.
-"""
+"""Rounds. The first and the longest pause; each doubles the one before."""
 
 
 class Failures:

@@ -1,6 +1,4 @@
-"""Decides which requests may hold keys and values of the target: who may start, and
-when one must give way.
-"""
+"""Decides which requests may hold keys and values: who starts, and who gives way."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,4 @@
-"""Drafts that are looked up in every round that they pay for: the text then follows
-them, or leaves them.
-"""
+"""Drafts that are looked up in every round where they pay, until the text leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -188,9 +186,7 @@ def _pruned(tree: DraftTree, nodes: Sequence[int]) -> DraftTree:
 
 
 def expected_tokens(choice: Choice, text: Text, number: int, tree: DraftTree) -> float:
-    """Return how many tokens of a draft that was looked up should be accepted: as it
-    states, or by its depth.
-    """
+    """Return how many tokens of a looked-up draft should be accepted."""
     if tree.probabilities:
         return sum(tree.probabilities)
     return choice.expected(text, number, max(tree.depths))

@@ -43,10 +43,7 @@ class Meter:
         """
 
     def begin(self, request: Request) -> None:
-        """Note when the first tokens of a request are scheduled.
-
-        A preempted request keeps the first time.
-        """
+        """Note when a request's first tokens are scheduled, before any preemption."""
         if request.moments.begun is None:
             request.moments.begun = perf_counter()
 

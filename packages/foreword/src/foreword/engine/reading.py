@@ -1,6 +1,4 @@
-"""Feedback by reading: what draft models that are not in use would have drafted on the
-text that another method writes.
-"""
+"""Feedback by reading: what idle draft models would have drafted on the text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,9 +69,7 @@ class Reader:
         read: dict[int, int],
         plain: float,
     ) -> None:
-        """Let a draft model that is not in use read, if it is due; `plain`: seconds of
-        a plain round.
-        """
+        """Let an idle draft model read, if due; `plain`: seconds of a plain round."""
         if choice.guard.stops_models:
             return
         for number, drafter in self._models.items():

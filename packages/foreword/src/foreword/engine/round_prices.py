@@ -11,9 +11,7 @@ from foreword.types import Clock
 ROWS = 4
 """Rows over which the price of one more is taken: a usual draft."""
 LEAST, MOST = 0.5, 1.2
-"""Bounds of what a forward takes over one alike before it; beyond them one of the two
-was interrupted.
-"""
+"""Bounds of a forward's time over one alike before; beyond, one was interrupted."""
 WEIGHT = 0.3
 """Weight of the newest such share: there is one in some hundred rounds."""
 
@@ -47,9 +45,7 @@ class RoundPrices:
         """Requests and seconds of the forward, of the first of several plain rounds."""
 
     def plain_seconds(self, texts: int) -> float:
-        """Return the expected seconds of a round of so many requests without draft
-        tokens, after others alike.
-        """
+        """Return the expected seconds of a plain round, after others alike."""
         seconds = self._again * self.costs.seconds(texts)
         return seconds + texts * self.overhead
 

@@ -10,9 +10,7 @@ from foreword.estimators import ReadingShare
 from foreword.types import Request
 
 FAIR = 8
-"""Every so many starts, the request that came first starts next, whatever its
-priority; so none waits for ever.
-"""
+"""Every so many starts the oldest request starts next, so that none waits for ever."""
 
 Admits = Callable[[Request], bool]
 """Whether a request may start now."""
@@ -28,10 +26,7 @@ class ScheduledRequest:
     read: int
     """Pending tokens to read this round."""
     writes: bool
-    """Whether all pending tokens are read, so that this round emits tokens.
-
-    Fixed here: the round changes `pending`.
-    """
+    """Whether all pending tokens are read; fixed, as the round changes them."""
 
 
 class Scheduler:
@@ -146,10 +141,7 @@ class Scheduler:
         return not self.running and not self.waiting
 
     def _first(self) -> Request:
-        """Return the request that starts next.
-
-        One whose turn it is by fairness then comes before all others.
-        """
+        """Return the request that starts next; fairness goes before priority."""
         if (self._starts + 1) % FAIR:
             return min(self.waiting, key=self._rank)
         request = min(self.waiting, key=lambda request: self._ranks[request.id][1])

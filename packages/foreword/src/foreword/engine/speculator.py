@@ -96,9 +96,7 @@ class Speculator:
     # ---- propose
 
     def propose(self, sub_batch: SubBatch, others: int) -> None:
-        """Draft for the sub-batch; `others`: further requests in the forward beside
-        each of its requests.
-        """
+        """Draft for the sub-batch; `others`: requests beside each in the forward."""
         before = perf_counter()
         requests = tuple(entry.request for entry in sub_batch.scheduled)
         sub_batch.batch = batch = Batch(
@@ -158,9 +156,7 @@ class Speculator:
         return constrained.accepted(draft, batch.requests)
 
     def _find_faulty(self, batch: Batch, budgets: list[int], error: Exception) -> None:
-        """Find the requests at fault by drafting for each one separately; these drafts
-        are discarded.
-        """
+        """Find the requests at fault by drafting for each one; drop these drafts."""
         if len(batch) == 1:
             self.failures.record(error, batch.requests[0])
             return
@@ -202,10 +198,7 @@ class Speculator:
         )
 
     def _reason(self, sub_batch: SubBatch, row: int) -> Reason:
-        """Return why nothing was drafted for a request.
-
-        Every round without a draft is counted by it.
-        """
+        """Return why nothing was drafted for a request, for its statistics."""
         request = sub_batch.batch.requests[row]
         proposed = sub_batch.proposed
         if self.failures.is_off(request) or sub_batch.failed:

@@ -1,6 +1,4 @@
-"""The speculators of one engine, cached; a drafter is loaded when a request first names
-its method.
-"""
+"""The speculators of one engine, cached; drafters are loaded when first named."""
 
 import warnings
 from collections.abc import Mapping
@@ -39,9 +37,7 @@ from foreword.verify import Rule
 from foreword.verify import rule as find_rule
 
 UNUSED = 16
-"""Speculators that stay in memory though no request uses them, with their drafters
-and what these have learnt.
-"""
+"""Speculators kept in memory without a request, with their drafters."""
 
 
 class SpeculatorCache:
@@ -125,9 +121,7 @@ class SpeculatorCache:
         return self._loading.submit(self._drafters.get, method, make)
 
     def can_draft(self, name: str) -> bool:
-        """Whether requests may name this method: it suits the target, and needs no
-        source or has one.
-        """
+        """Whether requests may name this method: it suits the target, has a source."""
         kind = find_method(name)
         if self._target.seq2seq is not None and not kind.about.seq2seq:
             return False
@@ -190,9 +184,7 @@ class SpeculatorCache:
         return make(partial(measure, self._target))
 
     def _load(self, name: str, *, fallback: bool) -> Drafter:
-        """Load a drafter. One that the caller named must load; without any other,
-        requests decode plainly.
-        """
+        """Load a drafter. One that was not named may fail: then decoding is plain."""
         kind = find_method(name)
         if self._target.seq2seq is not None:
             check_seq2seq(name, self._target.name)
@@ -220,10 +212,7 @@ class SpeculatorCache:
             return NoDrafter(str(error))
 
     def _source(self, name: str, kind: type[Drafter] | MethodSpec) -> Sources:
-        """Return the source of a method.
-
-        Raises InvalidRequest if it needs one and none was given.
-        """
+        """Return the source of a method. Raises InvalidRequest if one is missing."""
         source = source_of(self._sources, name, kind)
         if name != self._method and not isinstance(self._sources, Mapping):
             default = find_method(self._method)

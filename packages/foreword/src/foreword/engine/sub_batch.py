@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SubBatch:
-    """The requests of one round that write and share a speculator; `drafting` is false
-    where drafting is off.
-    """
+    """Requests of one round that write and share a speculator."""
 
     speculator: "Speculator"
     scheduled: list[ScheduledRequest]
@@ -49,9 +47,7 @@ class SubBatch:
 def reads_of(
     sub_batches: Sequence[SubBatch], readers: Sequence[ScheduledRequest]
 ) -> list[Read]:
-    """Return the pending and draft tokens of all that write, then the prompt tokens of
-    the readers.
-    """
+    """Return the reads of all that write, then the prompts of the readers."""
     return [
         *(read for sub_batch in sub_batches for read in _written(sub_batch)),
         *(_prompt(entry) for entry in readers),
@@ -61,9 +57,7 @@ def reads_of(
 def split_logits(
     logits: Float[Tensor, "rows vocab"], sub_batches: Sequence[SubBatch]
 ) -> list[list[Float[Tensor, "_ vocab"]]]:
-    """Return the rows of each request, per sub-batch: after its last committed token
-    and after each draft token.
-    """
+    """Return each request's rows: after the text and after each draft token."""
     counts = [
         [len(tree) + 1 for tree in sub_batch.draft.trees] for sub_batch in sub_batches
     ]

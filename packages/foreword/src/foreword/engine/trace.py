@@ -1,6 +1,4 @@
-"""Traces of rounds, for requests with `SamplingParams(trace=True)`: read before the
-commit, timed after it.
-"""
+"""Traces of rounds (`SamplingParams(trace=True)`), timed after the commit."""
 
 import math
 from collections.abc import Sequence
@@ -114,9 +112,7 @@ def _sentence(why: Reason, sub_batch: SubBatch, request: Request) -> str:
 def _target_probs(
     sub_batch: SubBatch, row: int, parents: list[int], tokens: list[int]
 ) -> list[float | None]:
-    """Return the probability of each token after its parent; None in an invalid column,
-    or for NaN.
-    """
+    """Return each token's probability after its parent; None if invalid or NaN."""
     distributions, request = sub_batch.distributions, sub_batch.batch.requests[row]
     columns = [parent + 1 for parent in parents]
     scaled: Float[Tensor, "column vocab"] = distributions.weights[row].float()
@@ -132,9 +128,7 @@ def _target_probs(
 
 
 def _draft_probs(draft: Draft, row: int) -> list[float | None]:
-    """Return the drafter's probability of each token after its parent; None where the
-    drafter gives none.
-    """
+    """Return the drafter's probability of each token after its parent, or None."""
     tree = draft.trees[row]
     if draft.probs is not None:
         return [

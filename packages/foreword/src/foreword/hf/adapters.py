@@ -211,10 +211,7 @@ def distribution(
     sample: bool,
     limit: int,
 ) -> SamplingParams:
-    """Return the sampling parameters of a row.
-
-    Raises InvalidRequest if a value is out of range.
-    """
+    """Return the sampling parameters of a row, or raise InvalidRequest."""
     temperature = filters.pop("temperature", 1.0) if sample else 0.0
     return SamplingParams(
         temperature=temperature,

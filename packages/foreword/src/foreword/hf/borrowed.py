@@ -28,10 +28,7 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class ModelRecord:
-    """Cached facts about a model.
-
-    Refers neither to it nor to its weights, so that both can be freed.
-    """
+    """Cached facts about a model, which keep neither it nor its weights alive."""
 
     lock: Any = field(default_factory=RLock)
     """Held during a call: a borrowed model cannot be used by others."""

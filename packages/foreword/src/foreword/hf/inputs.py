@@ -87,9 +87,7 @@ def unpadded(
 
 
 def inferred(prompts: Ids, setting: Setting) -> Shaped[Tensor, "batch length"]:
-    """Return the default mask of transformers: all tokens but padding, if padding has
-    its own token.
-    """
+    """Return transformers' default mask: all but padding that has its own token."""
     pad, end = setting("pad_token_id"), setting("eos_token_id")
     ends = end if isinstance(end, list | tuple) else [] if end is None else [int(end)]
     return torch.ones_like(prompts) if pad is None or pad in ends else prompts.ne(pad)

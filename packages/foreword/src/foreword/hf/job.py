@@ -130,10 +130,7 @@ class Job:
         ]
 
     def _rules(self) -> _Rules:
-        """Return what all rows obey.
-
-        Raises InvalidRequest if no new token has room.
-        """
+        """Return what all rows obey. Raises InvalidRequest if no new token fits."""
         length = self.prompts.shape[1]
         ends = [c for c in self.criteria if type(c) is EosTokenCriteria]
         lengths = [c for c in self.criteria if isinstance(c, MaxLengthCriteria)]

@@ -105,10 +105,7 @@ def _readable(
     target: Model,
     held: ExitStack,
 ) -> Model:
-    """Return a draft model that can run.
-
-    The target is borrowed already: it needs only a second cache.
-    """
+    """Return a draft model that can run; the target needs only a second cache."""
     if draft is model:
         return target.second()
     if is_decoder(draft, model):
@@ -136,10 +133,7 @@ def _budget(
     drafts: tuple[str, Drafter],
     make: Make,
 ) -> AbstractContextManager[DraftBudget]:
-    """Return the draft budget.
-
-    A budget given by name continues from the last call with the same settings.
-    """
+    """Return the draft budget; one by name goes on from the last such call."""
     drafting = speculation.drafting
     rule = drafting.rule or DEFAULT_RULE
     is_named = drafting.budget is None or drafting.budget in BUDGETS

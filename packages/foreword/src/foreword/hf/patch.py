@@ -90,10 +90,7 @@ def enable() -> Enabled:
 
 
 def disable() -> None:
-    """Restore transformers' own `generate`.
-
-    Does nothing without an earlier `enable`.
-    """
+    """Restore transformers' own `generate`, if `enable` has replaced it."""
     with _GUARD:
         _HOST.generate = getattr(_HOST.generate, "_before_foreword", _HOST.generate)
 

@@ -64,10 +64,7 @@ class Known:
 
     @classmethod
     def of(cls, recording: Recording) -> "Known":
-        """Return the answer of a recording.
-
-        Raises InvalidRequest if it holds no token.
-        """
+        """Return a recording's answer. Raises InvalidRequest if it is empty."""
         answer = tuple(emitted(recording.rounds))
         if not answer:
             raise InvalidRequest(
@@ -217,11 +214,7 @@ def run(
 
 
 def _fresh(session: Session, method: str, params: SamplingParams) -> Drafter:
-    """Return a drafter that has not seen the answer.
-
-    Raises InvalidRequest for an ensemble, whose
-    members may.
-    """
+    """Return a drafter that has not seen the answer; InvalidRequest for an ensemble."""
     if isinstance(find_method(method), MethodSpec):
         raise InvalidRequest(
             f"cannot replay with {method!r}: its members may remember this answer. "

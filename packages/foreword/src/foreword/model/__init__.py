@@ -1,7 +1,4 @@
-"""SCORE: the target model.
-
-Unmodified Hugging Face models, run by the fastest backend that is exact for them.
-"""
+"""SCORE: the target, an unmodified Hugging Face model on its fastest exact backend."""
 
 from transformers import PreTrainedModel as HFModel
 

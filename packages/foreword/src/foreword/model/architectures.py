@@ -264,10 +264,7 @@ def centred(norm: nn.Module) -> bool:
 
 
 def scales(norm: Any) -> Float[Tensor, "*size"]:
-    """Return the scale of a norm, float32.
-
-    Some norms store it minus 1, some have none.
-    """
+    """Return a norm's scale, float32; some store it minus 1, some have none."""
     if getattr(norm, "weight", None) is None:
         return torch.ones(norm.normalized_shape, dtype=torch.float32)
     return norm.weight.detach().float() + type(norm).__name__.startswith(AROUND_ONE)
@@ -371,8 +368,6 @@ def _one(owner: Any, *names: str) -> Any:
 
 
 def _first(owner: Any, *names: str) -> tuple[Any, ...]:
-    """Return the first of these groups of linear layers that the owner has; a string
-    names one group.
-    """
+    """Return the first of these groups of linear layers that the owner has."""
     group = next(parts for parts in map(str.split, names) if hasattr(owner, parts[0]))
     return tuple(getattr(owner, part) for part in group)

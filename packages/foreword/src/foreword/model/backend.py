@@ -28,16 +28,11 @@ class Mode(Enum):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A runner of one model: reads tokens of many sequences, named by integer ids, and
-    returns logits.
-    """
+    """A runner of one model: it reads tokens of sequences by id and returns logits."""
 
     mode: Mode
     copies: bool
-    """Whether `move` can copy what is stored of a token to any position.
-
-    A recurrent state cannot be copied so.
-    """
+    """Whether `move` can copy a token's state to any position; not if recurrent."""
 
     @property
     def pool(self) -> PagePool | None:
@@ -92,9 +87,7 @@ class ReadsHiddenStates(Protocol):
     def read_hidden(
         self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """Run `read`; return also the hidden states of every token read, concatenated
-        over `layers`.
-        """
+        """Run `read`; return each token's hidden states too, joined over `layers`."""
         ...
 
     def lm_head(
@@ -109,7 +102,5 @@ class GrowsTrees(Protocol):
     """A backend that grows a whole draft tree in one call."""
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        """Run a read, then grow a tree after it, as `CoupledTree` in tree/coupled.py
-        does level by level.
-        """
+        """Run a read, then grow a tree after it as `CoupledTree` does."""
         ...

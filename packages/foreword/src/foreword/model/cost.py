@@ -56,10 +56,7 @@ The cost curve bends after 12 rows, where the C forward begins to go over its we
 twice.
 """
 WIDE = (64, 256)
-"""Rows.
-
-Measured once instead of the other points when a forward is slow (offloaded weights).
-"""
+"""Rows. Measured instead of the others when a forward is slow (offloaded weights)."""
 TURNS = 12
 """Measurements of each point, at most, after the first."""
 FAR_ROWS = 16
@@ -67,10 +64,7 @@ FAR_ROWS = 16
 PROMPT = 16
 """Tokens really read; the context is copies of their keys, which cost the same."""
 STALE = 0.7
-"""Share.
-
-A forward faster than this times its table entry marks the table as outdated.
-"""
+"""Share. A forward faster than this of its entry marks the table outdated."""
 SHORT = 0.005
 """Seconds.
 
@@ -123,9 +117,7 @@ class Cost:
             )
 
     def __call__(self, nodes: int, rows: int = 1, context: int | None = None) -> float:
-        """Return the seconds of a forward over `nodes` draft tokens for each of `rows`
-        sequences of `context`.
-        """
+        """Return the seconds of a forward: `nodes` drafts for each of `rows`."""
         context = self.context if context is None else context
         read = rows * (1 + nodes)
         points = sorted(self.seconds)

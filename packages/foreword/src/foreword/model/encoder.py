@@ -20,9 +20,7 @@ from foreword.types import Encoded, Features, Source
 SOURCE = 11
 """Tokens. Length of the source under which backends are checked and timed."""
 _PROBES: WeakKeyDictionary[PreTrainedModel, Features] = WeakKeyDictionary()
-"""By model, the sound under which it is checked and timed: an encoder of sound takes
-seconds, and runs once.
-"""
+"""By model, the sound to check and time it with: its encoder then runs once."""
 
 
 class EncoderMemory(SequenceMemory):
@@ -104,9 +102,7 @@ class EncoderMemory(SequenceMemory):
 
 
 def encoded(encoder: nn.Module, source: Sequence[int] | Encoded) -> Any:
-    """Run an encoder over one source, unless it has read it; return its output, as the
-    model takes it.
-    """
+    """Run an encoder over one source, once; return its output for the model."""
     return (source if isinstance(source, Encoded) else Source(source)).encoded(encoder)
 
 
@@ -116,13 +112,9 @@ def reads_sound(model: PreTrainedModel) -> bool:
 
 
 def probe_source(model: PreTrainedModel) -> Sequence[int] | Features:
-    """Return the source under which an encoder-decoder is checked and timed; for one of
-    sound always the same.
-    """
-    noise, config = (
-        torch.Generator().manual_seed(2),
-        model.config,
-    )
+    """Return the source to check an encoder-decoder with; one sound for all."""
+    noise = torch.Generator().manual_seed(2)
+    config = model.config
     if not reads_sound(model):
         vocab = config.get_text_config().vocab_size
         return torch.randint(vocab // 8, vocab, (SOURCE,), generator=noise).tolist()
@@ -142,10 +134,8 @@ def own_logits(model: PreTrainedModel, texts: Tensor) -> Tensor:
     texts = texts.to(next(model.parameters()).device)
     inputs: dict[str, Any] = {"input_ids": texts}
     if is_seq2seq(model.config):
-        source, count = (
-            probe_source(model),
-            len(texts),
-        )
+        source = probe_source(model)
+        count = len(texts)
         if isinstance(source, Features):
             states = source.encoded(model.get_encoder())[0]
             inputs = {"encoder_outputs": (states.expand(count, -1, -1),)}

@@ -55,10 +55,7 @@ SIDES = [
 
 
 def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
-    """Return the config of the layers from a checkpoint's config.json.
-
-    Raises ModelError where a size is missing.
-    """
+    """Return the layers' config of a checkpoint. ModelError if a size is missing."""
     missing = [
         name for name in SIZES if type(config.get(name)) is not int or config[name] < 1
     ]

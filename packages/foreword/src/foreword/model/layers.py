@@ -38,10 +38,7 @@ def rank_count(model: PreTrainedModel) -> int | None:
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """Return the decoder layers in order, without vision layers.
-
-    Raises ModelError where they cannot be found.
-    """
+    """Return the decoder layers without vision layers, or raise ModelError."""
     count = layer_count(model.config)
     lists = [
         m

@@ -176,9 +176,7 @@ class Model:
 
     @property
     def cost(self) -> Cost:
-        """Return `cost(nodes, rows, context)`, seconds of a forward; measured once a
-        machine and cached on disk.
-        """
+        """Return `cost(nodes, rows, context)` in seconds; measured once a machine."""
         if self._cost is None:
             self._cost = known(self.backend, self.vocab, self.context, self.speed_key)
         return self._cost
@@ -189,9 +187,7 @@ class Model:
 
     @property
     def speed_key(self) -> dict[str, Any]:
-        """Return what the speed of a forward depends on: sizes, dtype, device, backend
-        and forms of the weights.
-        """
+        """Return what the speed of a forward depends on: sizes, device, forms."""
         config = self.hf.config.get_text_config().to_dict()
         sizes = {name: size for name, size in config.items() if type(size) is int}
         device = self.device.type
@@ -208,15 +204,11 @@ class Model:
         }
 
     def single_torch_thread(self) -> AbstractContextManager[None]:
-        """Keep torch single-threaded between native forwards, so that its OpenMP
-        threads do not spin on their cores.
-        """
+        """Keep torch single-threaded, so that its threads do not spin on the cores."""
         return one_thread() if self.capability.backend == NATIVE else nullcontext()
 
     def quantize_int8(self) -> None:
-        """Quantize the weights of a draft model to int8 where that makes forwards
-        faster; they cannot be read back.
-        """
+        """Quantize a draft model to int8 where that is faster; it cannot be undone."""
         getattr(self.backend, "quantize", lambda: None)()
 
     def quantize(self, weights: str | None = None, kv: str | None = None) -> None:
@@ -330,10 +322,7 @@ class Model:
         return logits, states.to(self.dtype)
 
     def check_hidden_states(self, layers: Sequence[int]) -> ReadsHiddenStates:
-        """Return the backend that exposes these hidden states.
-
-        Raises ModelError for a bad layer or backend.
-        """
+        """Return the backend that exposes these hidden states, or raise ModelError."""
         count = layer_count(self.hf.config)
         if any(not 0 <= layer <= count for layer in layers):
             raise ModelError(
@@ -359,9 +348,7 @@ class Model:
         return embed(tokens)
 
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
-        """Run a read, then grow a draft tree after it; None where the backend is not
-        faster at it than the caller.
-        """
+        """Run a read, then grow a tree; None where the backend is not faster at it."""
         # isinstance of a protocol takes Python 3.11 some 20 µs
         grow = getattr(self.backend, "grow", None)
         return None if grow is None else grow(read, ask)
@@ -371,9 +358,7 @@ class Model:
         self.backend.move(id, source, start)
 
     def second(self) -> "Model":
-        """Return a model of the same weights with keys and values of its own: a draft
-        model for itself.
-        """
+        """Return a model of the same weights with its own keys and values."""
         sources = None
         if self.seq2seq is not None:
             from foreword.model.encoder import EncoderMemory

@@ -10,11 +10,7 @@ from foreword.sampling.draw import logprobs
 from foreword.types import Request, TokenLogprob
 
 CHUNK = 320
-"""Tokens.
-
-Read in one forward, which bounds the logits held; above 256, a recurrent backend takes
-them as text.
-"""
+"""Tokens read in one forward: bounds the logits held; above 256 they would be text."""
 
 
 def score(target: Model, request: Request) -> list[TokenLogprob | None]:

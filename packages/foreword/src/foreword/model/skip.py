@@ -48,10 +48,7 @@ class Sublayers:
 
 
 def sublayers_of(model: PreTrainedModel) -> Sequence[Sublayers]:
-    """Return the sublayers of each decoder layer.
-
-    Raises InvalidRequest where they cannot be found.
-    """
+    """Return each layer's sublayers, or raise InvalidRequest."""
     try:
         return [_sublayers(layer) for layer in layers_of(model)]
     except (ModelError, AttributeError) as error:
@@ -107,10 +104,7 @@ def _no_biased_attention(
     plan: Any = None,
     **_: object,
 ) -> tuple[Tensor, Tensor | None, None]:
-    """Return the result of T5's attention.
-
-    Later layers use the table of biases of this one, if it has one.
-    """
+    """Return the result of T5's attention, with the biases that later layers use."""
     if plan is not None:
         bias_table(plan, module, module.layer_idx)
     return torch.zeros_like(hidden_states), position_bias, None

@@ -18,10 +18,7 @@ class Wrong(ValueError):
 
 
 def plain_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises Wrong if it is none, or holds NaN or infinity, which JSON has not.
-    """
+    """Return a JSON text's value. Raises Wrong unless it is strict JSON."""
     try:
         return json.loads(text, parse_constant=_refused)
     except UnicodeDecodeError as error:

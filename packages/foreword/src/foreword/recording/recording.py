@@ -48,10 +48,7 @@ class Totals:
     acceptance: float
     """Accepted share of the draft tokens; 0 if there were none."""
     seconds: float
-    """Duration of the rounds, prefill included.
-
-    In a batch, other sequences had their part in it.
-    """
+    """Duration of the rounds, prefill and others in a batch included."""
     plain_tokens_per_second: float | None
     """Estimated pace of plain decoding of this request alone, from the measured cost of
     a forward; None if the budget keeps no costs."""
@@ -126,10 +123,7 @@ class Recording:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "this recording") -> "Recording":
-        """Read a recording.
-
-        Raises InvalidRequest, with `name`, if it is not one of this version.
-        """
+        """Read a recording of this version. Raises InvalidRequest with `name`."""
         try:
             values = plain_json(text)
             if isinstance(values, dict) and values.get("version", VERSION) != VERSION:
@@ -149,11 +143,7 @@ class Recording:
 
     @classmethod
     def read(cls, file: str | Path) -> "Recording":
-        """Read a file.
-
-        Raises InvalidRequest if the file is missing, or is not a recording of this
-        version.
-        """
+        """Read a file of this version, or raise InvalidRequest."""
         try:
             content = Path(file).read_bytes()
         except OSError as error:
@@ -184,10 +174,7 @@ class Recording:
         return answer_html(pieces, facts)
 
     def write(self, file: str | Path) -> None:
-        """Write a file; it appears complete or not at all.
-
-        Raises InvalidRequest if it cannot be written.
-        """
+        """Write a file, complete or not at all. Raises InvalidRequest if it cannot."""
         check_writable(Path(file))
         with room(Path(file)), atomic_file(Path(file)) as partial:
             partial.write_text(self.as_json() + "\n", encoding="utf-8")

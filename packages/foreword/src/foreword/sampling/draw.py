@@ -79,9 +79,7 @@ def walk(
 
 
 def logprobs(logits: Logits, tokens: list[int], top: int) -> list[TokenLogprob]:
-    """Return log-probabilities (nats) of tokens[r] and of the `top` likeliest tokens of
-    row r, under the raw target.
-    """
+    """Return log-probabilities (nats) of tokens[r] and `top`, under the raw target."""
     rows = logits.float().log_softmax(-1)
     index = torch.tensor(tokens, device=rows.device)
     emitted = rows.gather(1, index[:, None])[:, 0].tolist()

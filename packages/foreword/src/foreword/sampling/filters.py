@@ -157,9 +157,7 @@ def _filtered_all(scores: Logits, params: SamplingParams) -> Logits:
 
 
 def _typical(scores: Logits, mass: float) -> Logits:
-    """Keep the tokens whose surprise is closest to the entropy (locally typical
-    sampling, Meister et al. 2022, §4).
-    """
+    """Keep tokens whose surprise is near the entropy (Meister et al. 2022, §4)."""
     distributions = scores.log_softmax(-1)
     masses = distributions.exp()
     surprise = torch.where(masses > 0, -distributions * masses, 0.0)

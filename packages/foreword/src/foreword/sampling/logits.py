@@ -165,9 +165,7 @@ def _after_paths(
 def _counts(
     scores: Logits, tokens: list[int], paths: Paths
 ) -> tuple[Int[Tensor, "seen"], Float[Tensor, "rows seen"]]:
-    """Return the ids in `tokens` or any path, and their counts in `tokens` plus the
-    row's path (exact < 2**24).
-    """
+    """Return the ids in `tokens` or a path, and their counts by row (exact < 2**24)."""
     known = [token for token in tokens if token < scores.shape[-1]]
     generated = torch.tensor(known, dtype=torch.int64)
     cells = [(row, token) for row, path in enumerate(paths) for token in path]
@@ -184,9 +182,7 @@ def _counts(
 def _forbidden(
     scores: Logits, request: Request, paths: Paths
 ) -> Bool[Tensor, "rows vocab"]:
-    """Return the mask of tokens that complete a bad word, and of end-of-text tokens
-    before min_tokens.
-    """
+    """Return the mask of tokens that end a bad word, or the text before min_tokens."""
     params, vocab = request.params, scores.shape[-1]
     ends = {*request.eos, *params.stop_token_ids}
     reach = max(map(len, params.bad_word_ids), default=0)

@@ -230,8 +230,5 @@ def _column(
 
 
 def _unit_(words: Tensor) -> Tensor:
-    """Map 32-bit words (Float64) to (word + 1/2) / 2**32 in place.
-
-    Exact, so a later log is accurate near 1.
-    """
+    """Map 32-bit words (Float64) to (word + 1/2) / 2**32 in place, exactly."""
     return words.add_(0.5).mul_(2.0**-32)

@@ -194,10 +194,7 @@ def _from_memory(audio: object) -> tuple[Samples, int]:
 
 
 def _checked(array: Any) -> Samples:
-    """Return samples as float32.
-
-    Raises InvalidRequest for another shape, other numbers, or values out of range.
-    """
+    """Return samples as float32. InvalidRequest for another shape or range."""
     if array.ndim != 1:
         raise InvalidRequest(
             f"cannot transcribe samples of the shape {list(array.shape)}: give one "

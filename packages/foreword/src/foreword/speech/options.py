@@ -32,10 +32,7 @@ class SpeechOptions:
     "transcribe".
     """
     timestamps: bool = False
-    """Whether segments have a start and an end.
-
-    Sound longer than one window is always transcribed so.
-    """
+    """Whether segments have a start and an end; always for more than one window."""
     prompt: str = ""
     """Text that the model takes as written before: names, style."""
     condition_on_prev_tokens: bool = False
@@ -132,10 +129,7 @@ class Transcript:
     method: str = ""
     """How draft tokens were proposed."""
     undrafted: str | None = None
-    """Why drafting was turned off; None if it was not.
-
-    The text is the same either way.
-    """
+    """Why drafting was turned off, which changes no text; None if it was not."""
 
 
 def add_stats(total: Stats, more: Stats) -> None:

@@ -39,10 +39,7 @@ def transcriptions(
     params: SamplingParams | None,
     options: SpeechOptions,
 ) -> list[Runs]:
-    """Return the transcriptions of sounds; see `LLM.transcribe`.
-
-    `locked` holds the lock of rounds.
-    """
+    """Return the transcriptions of `LLM.transcribe`; `locked` holds rounds' lock."""
     _check(target, params)
     for temperature in options.fallback:
         # refuses a wrong one
@@ -61,12 +58,7 @@ def transcriptions(
 
     reader, rules = FeatureReader(target), SpeechRules(target)
     transcriber = Transcriber(
-        rules,
-        need_tokenizer(tokenizer),
-        logits,
-        target.context,
-        options,
-        params,
+        rules, need_tokenizer(tokenizer), logits, target.context, options, params
     )
     runs: list[Runs] = []
     for clip in audio if isinstance(audio, list) else [cast("Audio", audio)]:

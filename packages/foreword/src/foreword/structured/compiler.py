@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 CACHE = 2**26
-"""Bytes.
-
-Compiled grammars kept for later requests; one of a usual schema takes some 20 kB.
-"""
+"""Bytes of compiled grammars kept; one of a usual schema takes some 20 kB."""
 
 
 class Grammars:

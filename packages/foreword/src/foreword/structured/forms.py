@@ -1,7 +1,4 @@
-"""Compilation of one schema, expression or grammar for one vocabulary.
-
-Imports no tokenizer.
-"""
+"""Compilation of a schema, expression or grammar for a vocabulary, no tokenizer."""
 
 import json
 import re
@@ -28,10 +25,7 @@ class Vocabulary:
     """
 
     def __init__(self, pieces: Sequence[bytes], *, spaced: bool) -> None:
-        """`pieces`: bytes of each token id, none for tokens that are no text.
-
-        `spaced`: texts begin with a space.
-        """
+        """`pieces`: bytes of each id, if text. `spaced`: texts begin with a space."""
         from xgrammar import GrammarCompiler, TokenizerInfo, VocabType
 
         self.pieces = list(pieces)
@@ -47,10 +41,7 @@ class Vocabulary:
         self._compiler = GrammarCompiler(self.info, cache_enabled=False)
 
     def compiled(self, name: str, text: str) -> "CompiledGrammar":
-        """Return a form, compiled.
-
-        Raises InvalidRequest if it is invalid, or if no text follows it.
-        """
+        """Return a compiled form. Raises InvalidRequest if it matches no text."""
         try:
             grammar = self._compiled(name, text)
         except InvalidRequest:

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 _BITS = (torch.arange(256)[:, None] >> torch.arange(8) & 1).bool()
 """Bits of each byte, lowest first."""
 FEW = 32
-"""Tokens.
-
-Most that may begin a forced text: one for each of its prefixes that is a token.
-"""
+"""Tokens that may begin a forced text: one for each prefix that is a token."""
 RESERVE, EARNED = 1.0, 0.1
 """Seconds of processor time. Most that one answer's masks may take at once, and what
 each round adds to it.

@@ -165,10 +165,7 @@ class CompileQueue:
             job = self._next()
 
     def _compiled(self, job: Job) -> "CompiledGrammar":
-        """Return a job's form compiled by a process.
-
-        Raises InvalidRequest for one that is refused.
-        """
+        """Return a form, compiled by a process, or raise InvalidRequest."""
         from xgrammar import CompiledGrammar
 
         vocabularies = job.vocabularies()

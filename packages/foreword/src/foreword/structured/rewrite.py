@@ -189,10 +189,7 @@ def _resolved(schema: Any, root: Root, deep: int = 0) -> Schema:
 
 
 def _merged(first: Schema, second: Schema, root: Root) -> Schema:
-    """Return the schema of values that follow both.
-
-    Raises CannotMergeError if no such schema is known.
-    """
+    """Return the schema of values of both. CannotMergeError if none is known."""
     root.step()
     merged = dict(first)
     for key, value in second.items():

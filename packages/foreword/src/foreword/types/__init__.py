@@ -80,9 +80,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use, so that the command line checks parameters without
-    loading torch.
-    """
+    """Import a name on first use: the command line checks parameters without torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'foreword.types' has no attribute {name!r}")
     value = getattr(import_module(f"foreword.types.{_HOME[name]}"), name)

@@ -1,6 +1,4 @@
-"""Constraints of an answer: the parameters that set them, and the checks of their form.
-Imports no grammar library.
-"""
+"""Constraints of an answer: their parameters and checks of form, without a grammar."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +9,7 @@ from foreword.errors import InvalidRequest, check_unicode
 CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar", "structural_tag")
 """Constraint parameters; a request may set one of them."""
 LONGEST = 2**18
-"""Characters.
-
-Longest schema, expression or grammar; compilation takes seconds beyond it and cannot be
-interrupted.
-"""
+"""Characters. Compiling more takes seconds and cannot be interrupted."""
 
 
 def json_text(name: str, value: Any) -> str | None:

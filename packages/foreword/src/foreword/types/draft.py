@@ -17,9 +17,7 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class DraftTree:
-    """Draft tokens of one sequence, parents before children; `probabilities` as in
-    `Draft`, empty where unknown.
-    """
+    """Draft tokens of one sequence, parents first; `probabilities` as in `Draft`."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -29,10 +27,7 @@ class DraftTree:
         return len(self.tokens)
 
     def add(self, token: int, parent: int, probability: float) -> int:
-        """Add a draft token after node `parent` (-1: the last committed token).
-
-        Returns its node.
-        """
+        """Add a draft token after node `parent` (-1: the text); return its node."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.probabilities.append(probability)
@@ -45,9 +40,7 @@ class DraftTree:
 
     @property
     def depths(self) -> list[int]:
-        """Depth of each column: 0 for the last committed token, then the depth of each
-        node (its children: 1).
-        """
+        """Depth of each column: 0 for the last committed token, then of each node."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent + 1] + 1)
@@ -55,18 +48,14 @@ class DraftTree:
 
     @property
     def paths(self) -> list[list[int]]:
-        """Draft tokens from the last committed token to each column: none for column 0,
-        then the path of each node.
-        """
+        """Draft tokens from the text to each column: none for 0, then each path."""
         paths: list[list[int]] = [[]]
         for token, parent in zip(self.tokens, self.parents, strict=True):
             paths.append([*paths[parent + 1], token])
         return paths
 
     def children_by_token(self) -> dict[int, dict[int, int]]:
-        """Return node -> token -> its first child with that token; node -1 is the last
-        committed token.
-        """
+        """Return node -> token -> its first child with that token; -1: the text."""
         children: dict[int, dict[int, int]] = {}
         for node, (token, parent) in enumerate(
             zip(self.tokens, self.parents, strict=True)
@@ -75,9 +64,7 @@ class DraftTree:
         return children
 
     def cut(self, most: int, floor: float = 0.0) -> "DraftTree":
-        """Return the tree of the `most` likeliest nodes with a probability above
-        `floor`, likeliest first.
-        """
+        """Return the tree of the `most` likeliest nodes above `floor`, best first."""
         return self.pruned(self.best(most, floor))
 
     def first_chain(self) -> list[int]:
@@ -93,10 +80,7 @@ class DraftTree:
         return self.pruned(self.first_chain())
 
     def best(self, most: int, floor: float = 0.0) -> list[int]:
-        """Return the `most` likeliest nodes above `floor`, best first.
-
-        A parent is at least as likely as its child.
-        """
+        """Return the `most` likeliest nodes above `floor`; parents before children."""
         # stable: parents stay first
         order = sorted(range(len(self.tokens)), key=lambda n: -self.probabilities[n])
         return [node for node in order[:most] if self.probabilities[node] > floor]
@@ -113,9 +97,7 @@ class DraftTree:
 
 
 class Draft:
-    """Draft tokens of one round: a tree for each sequence; a chain is a tree with one
-    branch. Immutable.
-    """
+    """Draft tokens of one round, a tree (or chain) for each sequence. Immutable."""
 
     def __init__(
         self,
@@ -126,10 +108,7 @@ class Draft:
         """`device`: where tensors are created; `probs` must be on it already."""
         self.trees = tuple(trees)
         self.probs = probs
-        """The distribution q each token was sampled from.
-
-        None: chosen, or predicted with the target's noise.
-        """
+        """The distribution q of sampled tokens; None: chosen or coupled ones."""
         self.device = device
         """Where tensors are created."""
         self.chain: bool = all(tree.chain for tree in self.trees)
@@ -267,10 +246,7 @@ class _PaddedDraft(Draft):
 
     @cached_property
     def trees(self) -> tuple[DraftTree, ...]:
-        """The draft tokens in use.
-
-        Raises ValueError if the shapes of the tensors do not match.
-        """
+        """The draft tokens in use. Raises ValueError if tensor shapes do not match."""
         shape, count = tuple(self.tokens.shape), self.count.tolist()
         if tuple(self.parents.shape) != shape or len(count) != shape[0]:
             raise ValueError(
@@ -299,10 +275,7 @@ class _PaddedDraft(Draft):
 
 
 class Verdict:
-    """Accepted nodes of each sequence, and the token the target adds after them.
-
-    Immutable.
-    """
+    """Accepted nodes of each sequence, and the target's token after them. Immutable."""
 
     def __init__(
         self, kept: Sequence[Sequence[int]], added: Sequence[int], depth: int
@@ -337,9 +310,7 @@ class Verdict:
         return torch.tensor(self.added, dtype=torch.int64)
 
     def said(self, draft: Draft) -> list[list[int]]:
-        """Return the emitted tokens of each sequence: the accepted draft tokens, then
-        the target's token.
-        """
+        """Return the emitted tokens: the accepted draft tokens, then the target's."""
         emitted: list[list[int]] = []
         for tree, nodes, token in zip(draft.trees, self.kept, self.added, strict=True):
             emitted.append([*(tree.tokens[node] for node in nodes), token])

@@ -23,9 +23,7 @@ class TreeRequest:
     """Key of the noise after the sequence; None when greedy."""
     ends: tuple[int, ...]
     ids: Int32[Tensor, "vocab"] | None = None
-    """The target's token of each of the model's, if they differ; `target` = none, such
-    tokens stay out of the tree.
-    """
+    """The target's token of each of the model's, if they differ; `target` = none."""
     target: int = 0
     """Tokens of the target; read only with `ids`."""
     expand: float = 0.0
@@ -38,9 +36,7 @@ Children = tuple[list[int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class GrownTree:
-    """The best draft tokens, likeliest first, and those read to find them; parents
-    before children.
-    """
+    """The best draft tokens, likeliest first, and those read to find them."""
 
     tokens: list[int]
     parents: list[int]

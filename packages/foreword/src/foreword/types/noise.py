@@ -26,9 +26,7 @@ class Noise:
     accept: Float[Tensor, "batch column"]
     """Uniform in (0, 1): column i is node i's acceptance test; the last is unused."""
     bonus: Float[Tensor, "batch column"]
-    """Uniform in (0, 1): the draw of the bonus token after the accepted path that ends
-    at each column.
-    """
+    """Uniform in (0, 1): draws the bonus after the path that ends at each column."""
 
 
 Verify = Callable[[Float[Tensor, "batch column vocab"], Draft, Noise], Verdict]

@@ -41,8 +41,8 @@ class SamplingParams:
     min_p: float = 0.0
     """Drop tokens less likely than this share of the likeliest."""
     typical_p: float = 1.0
-    """Locally typical sampling (Meister et al. 2022): keep this mass of the tokens
-    closest to the entropy.
+    """Locally typical sampling: keep this mass of the tokens closest to the entropy
+    (Meister et al. 2022).
     """
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens seen in prompt or
@@ -87,52 +87,31 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (never out of the token ids)."""
     processors: tuple[LogitsProcessor, ...] = ()
-    """Called per position with the tokens before it, after penalties and before
-    temperature.
-    """
+    """Called per position with the tokens before, between penalties and temperature."""
     json_schema: str | Mapping[str, Any] | None = None
-    """The answer is JSON that follows this schema (docs/structured-output.md): a dict,
-    or JSON text.
-    """
+    """The answer is JSON of this schema, a dict or text (docs/structured-output.md)."""
     json_object: bool = False
     """The answer is a JSON object."""
     regex: str | None = None
     """The whole answer matches this regular expression."""
     grammar: str | None = None
-    """The answer follows this grammar, in EBNF (GBNF as read by xgrammar); it begins at
-    the rule `root`.
-    """
+    """The answer follows this EBNF grammar (GBNF, as xgrammar) from its rule `root`."""
     structural_tag: str | Mapping[str, Any] | None = None
     """The answer follows this structural tag of xgrammar: free text with parts that
     have a form.
     """
     prediction: str | tuple[int, ...] = ""
-    """Text or token ids that the answer is likely to contain; drafters may copy it.
-
-    Never changes the answer.
-    """
+    """Text or token ids that the answer may contain; never changes the answer."""
     language: str = ""
-    """Language of an encoder-decoder's answer, as its tokenizer writes it (`fra_Latn`,
-    `fr`). Empty: its default.
-    """
+    """Language of an encoder-decoder's answer (`fra_Latn`, `fr`); empty: default."""
     tenant: str = ""
-    """Owner of the request: stored answers, and keys and values, are never used again
-    for another tenant.
-    """
+    """Owner of the request: caches are never used again for another tenant."""
     adapter: str | None = None
-    """Name of the adapter that writes the answer (docs/targets/adapters.md); None: the
-    model alone.
-    """
+    """Name of the adapter to use (docs/targets/adapters.md); None: the model alone."""
     priority: int = 0
-    """Smaller runs sooner; requests of one priority run first come, first served.
-
-    Never changes the text.
-    """
+    """Smaller runs sooner, equals first come, first served. Never changes the text."""
     method: str | None = None
-    """Drafting method for this request; None: the LLM's.
-
-    Never changes the text under `match`.
-    """
+    """Drafting method; None: the LLM's. Never changes the text under `match`."""
     rule: str | None = None
     """Verification rule, or the guarantee to keep; None: the LLM's."""
     budget: str | None = None
@@ -140,10 +119,7 @@ class SamplingParams:
     nodes: int | None = None
     """Fixed number of draft tokens per round, instead of `budget`."""
     trace: bool = False
-    """Describe every round in `Delta.round` and `Completion.rounds`.
-
-    Costs time, and never changes the text.
-    """
+    """Describe every round in `Delta.round` and `Completion.rounds`. Costs time."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -186,9 +162,7 @@ class SamplingParams:
 
     @property
     def plain(self) -> bool:
-        """Whether the distribution is softmax(logits / temperature), with nothing
-        added, filtered or forbidden.
-        """
+        """Whether the distribution is softmax(logits / temperature), unchanged."""
         filtered = self.top_k or self.top_p < 1 or self.min_p or self.typical_p < 1
         return not (
             self.reads_path
@@ -210,9 +184,7 @@ class SamplingParams:
 
     @property
     def reads_path(self) -> bool:
-        """Whether the distribution depends on earlier tokens (penalties, bad words,
-        processors, grammars).
-        """
+        """Whether earlier tokens matter: penalties, bad words, processors, grammars."""
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
@@ -342,9 +314,7 @@ def _callables(name: str, value: Any) -> tuple[LogitsProcessor, ...]:
 _ID = whole(0)
 _BIAS = _number(-100, 100, "[-100, 100]")
 _COLDEST = 1e-6
-"""Lowest temperature that samples. Below it logits divided by it lose the noise, and
-overflow in the end.
-"""
+"""Lowest temperature that samples. Below it, logits lose the noise or overflow."""
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 
 _CHECKS: dict[str, Check] = {

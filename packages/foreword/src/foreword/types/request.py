@@ -23,9 +23,7 @@ StopReason = str | int | None
 Lists = Literal["one", "distinct", "independent"]
 """How a rule's drafts sample siblings: one, without replacement, or independently."""
 Origin = Literal["accepted", "bonus"]
-"""Where a token came from: *accepted* is an accepted draft token; *bonus* is the token
-the target adds.
-"""
+"""Where a token came from: an *accepted* draft token, or the target's *bonus*."""
 
 
 @runtime_checkable
@@ -36,10 +34,7 @@ class TextDecoder(Protocol):
     """The stop string that ended the text."""
 
     def push(self, token: int) -> tuple[str, bool]:
-        """Read one token.
-
-        Returns the text that is now final, and whether a stop string was completed.
-        """
+        """Read one token; return the text now final, and whether a stop completed."""
         ...
 
     def finish(self) -> str:
@@ -49,17 +44,12 @@ class TextDecoder(Protocol):
 
 @runtime_checkable
 class TokenGrammar(Protocol):
-    """Grammar of one answer; structured/matcher.py implements it.
-
-    `tokens` are the prompt and everything committed.
-    """
+    """Grammar of one answer (structured/matcher.py). `tokens`: prompt and answer."""
 
     def allowed(
         self, tokens: list[int], paths: list[list[int]]
     ) -> Bool[Tensor, "rows vocab"]:
-        """Return the tokens that may follow each path of draft tokens after `tokens`;
-        none after a refused path.
-        """
+        """Return the tokens that may follow each path; none after a refused one."""
         ...
 
     def accepted(self, tokens: list[int], tree: DraftTree) -> list[int]:
@@ -67,9 +57,7 @@ class TokenGrammar(Protocol):
         ...
 
     def forced(self, tokens: list[int], path: list[int], most: int) -> list[int]:
-        """Return at most `most` tokens that spell the only text that may follow a path;
-        empty if there is a choice.
-        """
+        """Return at most `most` tokens of the only possible text; empty if free."""
         ...
 
     def finished(self, tokens: list[int]) -> bool:
@@ -83,25 +71,18 @@ class PromptImages(Protocol):
 
     @property
     def keys(self) -> list[int]:
-        """Tokens of the prompt for the comparison with other texts: a placeholder names
-        its images.
-        """
+        """Tokens of the prompt to compare; a placeholder names its images."""
         ...
 
     @property
     def whole(self) -> tuple[tuple[int, int], ...]:
-        """Parts of the prompt that must be read in one forward: (first token, token
-        after the last).
-        """
+        """Parts to be read in one forward: (first token, token after the last)."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A running request.
-
-    The only mutable type; the engine and engine/commit.py write to it.
-    """
+    """A running request, the only mutable type; the engine and commit.py write it."""
 
     id: int
     tokens: list[int]
@@ -120,10 +101,7 @@ class Request:
     grammar: TokenGrammar | None = None
     """Set if `params.structured`."""
     source: Source = field(default_factory=Source)
-    """Token ids that the encoder of an encoder-decoder reads: the request's prompt.
-
-    `tokens` are the decoder's.
-    """
+    """Token ids that an encoder reads, the prompt; `tokens` are the decoder's."""
     images: PromptImages | None = None
     """Set if there are images in the prompt."""
     features: Features | None = None
@@ -207,9 +185,7 @@ class NoiseSource(Protocol):
     """Noise that a drafter samples its draft tokens with."""
 
     wants_probs: bool
-    """Whether the rule compares distributions: a sampled token must come with the one
-    it was sampled from.
-    """
+    """Whether the rule compares distributions, so that samples must bring theirs."""
     lists: Lists
     """How the rule expects siblings to be sampled."""
 
@@ -245,9 +221,7 @@ class NoiseSource(Protocol):
 
 
 Stops = Callable[[Request, int, Float[Tensor, "vocab"]], bool]
-"""(request, draft tokens of the prefix, log-weights of the next distribution) ->
-whether to stop drafting here.
-"""
+"""(request, draft tokens of the prefix, next log-weights) -> whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,36 +233,21 @@ class Batch:
     trees: bool = True
     """Whether target and rule verify trees; if not, the first chain alone is scored."""
     floor: float = 0.0
-    """Probability.
-
-    A draft token less likely than this to be accepted is not worth scoring.
-    """
+    """Probability below which a draft token is not worth scoring."""
     pace: float = 0.0
-    """Tokens per second of each request: what a second of drafting must gain.
-
-    0 = ignore time.
-    """
+    """Tokens a second of each request, which drafting must beat; 0 = ignore time."""
     context: int = 2**31
     """Tokens. Context length of the target."""
     stops: Stops | None = None
-    """Called with the distribution after a prefix, before sampling from it: whether the
-    chain ends there.
-    """
+    """Called with the distribution after a prefix: whether the chain ends there."""
     expand: float = 0.0
-    """Probability.
-
-    After a draft token less likely than this, another one is not worth a forward of the
-    draft model.
-    """
+    """Probability below which a token's children are not worth a draft forward."""
 
     def __len__(self) -> int:
         return len(self.requests)
 
     def reach(self, request: Request) -> int:
-        """Return the largest useful depth of a draft; the target adds one more token.
-
-        Deeper nodes are dropped.
-        """
+        """Return the largest useful depth of a draft; deeper nodes are dropped."""
         return max(0, min(request.room, self.context - len(request.tokens)) - 1)
 
 
@@ -297,9 +256,7 @@ class Scores:
     """Logits of the target's forward, for drafters that learn from them."""
 
     logits: tuple[Float[Tensor, "_ vocab"], ...]
-    """Per request: raw logits after its last committed token and after each draft
-    token in use (any float dtype).
-    """
+    """Per request: raw logits (any float dtype) after its text and each draft token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +307,7 @@ class Completion:
     method: str = ""
     """How draft tokens were proposed."""
     undrafted: str | None = None
-    """Why drafting was turned off; None if it was not.
-
-    The text is the same either way.
-    """
+    """Why drafting was turned off, which changes no text; None if it was not."""
     stop_reason: StopReason = None
     rounds: list[Round] | None = None
     """Every round that emitted tokens; None without `SamplingParams(trace=True)`."""

@@ -1,6 +1,4 @@
-"""The trace of one round of one sequence: `Delta.round`, `Completion.rounds`, and the
-rounds of a recording.
-"""
+"""The trace of one round: `Delta.round`, `Completion.rounds`, rounds of a recording."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -86,10 +84,7 @@ class Undrafted:
 
 @dataclass(slots=True)
 class Round:
-    """Trace of one round of one sequence.
-
-    Times are milliseconds of its sub-batch, and leave out the tracing itself.
-    """
+    """Trace of one round of one sequence, in milliseconds without the tracing."""
 
     draft: tuple[DraftToken, ...]
     """The draft tree that the target scored."""
@@ -107,9 +102,7 @@ class Round:
     sequences: int
     """Sequences in the forward."""
     prefill_tokens: int = 0
-    """In the first round of a request: prompt tokens read in rounds before it, which
-    emit nothing; else 0.
-    """
+    """In a first round: prompt tokens read before, in rounds that emit nothing."""
     prefill_ms: float = 0.0
     """Duration of those rounds."""
     propose_ms: float = 0.0

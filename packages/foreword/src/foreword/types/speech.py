@@ -10,11 +10,7 @@ from foreword.types.source import Encoded
 __all__ = ["Features", "SpeechPrompt"]
 
 LONGEST = 4 * 3600.0
-"""Seconds.
-
-Longest sound, by default: features of one second take half a MiB while they are
-computed.
-"""
+"""Seconds of the longest sound: features of one take half a MiB while computed."""
 
 
 class Features(Encoded):

@@ -26,10 +26,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Stats:
-    """Statistics of one completion.
-
-    Times are seconds of the rounds this sequence took part in.
-    """
+    """Statistics of one completion, in seconds of the rounds it took part in."""
 
     rounds: int = 0
     """Rounds that emitted tokens (prefill rounds that only read do not count)."""
@@ -71,9 +68,7 @@ class Stats:
         depth: int | None = None,
         reason: Reason | None = None,
     ) -> None:
-        """Count one round that emitted tokens; `depth` of its draft, None for a chain;
-        `reason` without a draft.
-        """
+        """Count a round that emitted tokens; `reason`: why it had no draft."""
         depth = drafted if depth is None else depth
         self.rounds += 1
         if reason:
@@ -97,9 +92,7 @@ class Stats:
 
     @property
     def accepted_counts(self) -> list[int]:
-        """Entry i: drafting rounds in which exactly i draft tokens were accepted; empty
-        without any.
-        """
+        """Entry i: drafting rounds in which exactly i draft tokens were accepted."""
         if not self.drafting_rounds:
             return []
         at_least = [self.drafting_rounds, *self.accepted_at, 0]
@@ -149,10 +142,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """State of an engine, for metrics.
-
-    Counts begin with the engine; counts of prefixes begin with the target.
-    """
+    """State of an engine, for metrics; prefixes count from the target's start."""
 
     running: int
     """Sequences."""

@@ -1,18 +1,9 @@
-"""Verification rules: which draft tokens are accepted.
-
-One file per rule, and one line of foreword.registry.
-"""
+"""Verification rules, which accept draft tokens: a file and a registry line each."""
 
 from foreword.registry import GUARANTEES, RULES
 from foreword.verify.base import Follow, Keeps, Rule
 
-__all__ = [
-    "RULES",
-    "Follow",
-    "Keeps",
-    "Rule",
-    "rule",
-]
+__all__ = ["RULES", "Follow", "Keeps", "Rule", "rule"]
 
 
 def rule(name: str, *, draws: bool = False, trees: bool = True) -> Rule:

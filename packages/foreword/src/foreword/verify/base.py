@@ -32,17 +32,13 @@ class Rule:
     lists: Lists
     """How a drafter must sample siblings; "one": the rule verifies chains only."""
     follow: Follow | None = None
-    """The rule as a function of the target's drawn tokens; None for a rule that needs
-    distributions.
-    """
+    """The rule on the target's drawn tokens; None if it needs distributions."""
     given_text: GivenText | None = None
     """How far a sampled chain is accepted, if the text is known; None for a rule whose
     text and noise are one, or where it is not known.
     """
     keeps: Keeps = "same-distribution"
-    """What equals plain decoding with the same seed: every token, or only the
-    distribution of the tokens.
-    """
+    """What equals plain decoding with the same seed: the tokens or the distribution."""
 
     @property
     def trees(self) -> bool:

@@ -56,9 +56,7 @@ def prefix_acceptance(
     residual: Float[Tensor, "batch column vocab"],
     draft: Draft,
 ) -> Float[Tensor, "batch column-1"]:
-    """Return the probability h_i that the prefix ending at each draft token passes its
-    test; 0 for padding.
-    """
+    """Return the probability h_i that each token's prefix passes; 0 for padding."""
     reach, left = reach[:, 1:], residual[:, 1:].sum(dim=-1)
     length = torch.arange(1, draft.nodes + 1, device=reach.device)
     whole = length == draft.count[:, None]

@@ -70,9 +70,7 @@ def selection(
     q: Probs,
     count: Int[Tensor, "batch"],
 ) -> tuple[Probs, Probs]:
-    """Return each token's acceptance probability once drawn, and the bonus distribution
-    if none of `count` passes.
-    """
+    """Return each drawn token's acceptance probability, and the bonus distribution."""
     rho = smallest_rho(p, q, count)[:, None]
     overlap = torch.minimum(q, p / rho)
     tiny = torch.finfo(p.dtype).tiny
@@ -103,9 +101,7 @@ def smallest_rho(
 
 
 def any_of(beta: Tensor, count: Tensor) -> Tensor:
-    """Return 1 - (1 - beta)^count, the probability that any of `count` tries succeeds;
-    accurate for small beta.
-    """
+    """Return 1 - (1 - beta)^count: that any of `count` tries succeeds, accurately."""
     return -torch.expm1(count * torch.log1p(-beta.clamp(max=1)))
 
 

@@ -1,6 +1,4 @@
-"""Speculative sampling of a chain: accept each draft token with probability min(1,
-p/q), else draw from [p - q]+.
-"""
+"""Speculative sampling of a chain: accept with min(1, p/q), else draw from [p - q]+."""
 
 from collections.abc import Sequence
 
@@ -37,9 +35,7 @@ def acceptance(
     q: Float[Tensor, "batch column vocab"],
     draft: Draft,
 ) -> Float[Tensor, "batch column-1"]:
-    """Return min(1, p(x)/q(x)): each draft token's acceptance probability, given its
-    prefix; 0 for padding.
-    """
+    """Return min(1, p(x)/q(x)) of each draft token, given its prefix; 0 for padding."""
     return ratios(p, q, draft).clamp(max=1)
 
 
@@ -83,9 +79,7 @@ def chain_verdict(
     residual: Float[Tensor, "batch column vocab"],
     noise: Noise,
 ) -> Verdict:
-    """Accept the first `accepted` draft tokens and draw the bonus from the unnormalised
-    residual after them.
-    """
+    """Accept `accepted` draft tokens; draw the bonus from the unnormalised residual."""
     node = torch.arange(p.shape[1] - 1, device=p.device)
     row = torch.arange(len(accepted), device=p.device)
     distribution = residual[row, accepted]

@@ -65,9 +65,7 @@ def normalised(
 def draw(
     distribution: Float[Tensor, "batch vocab"], uniform: Float[Tensor, "batch"]
 ) -> Int[Tensor, "batch"]:
-    """Draw by inverse CDF from unnormalised weights; never a token of weight 0, even
-    for a uniform of 0 or 1.
-    """
+    """Draw by inverse CDF from unnormalised weights, never a token of weight 0."""
     # float64: in float32 the tail of a large vocabulary would be lost in the rounding
     # of the sum. The mask is for devices that sum in parallel: rounding can change the
     # sum at a token of weight 0.
@@ -88,9 +86,7 @@ def stop_at(
     draft: Draft,
     noise: Noise,
 ) -> Verdict:
-    """Accept the path ending at column `end` (0 = none); draw the bonus from the
-    unnormalised `distribution`.
-    """
+    """Accept the path to column `end` (0 = none); draw from `distribution`."""
     upwards = []
     node = end - 1
     while bool((node >= 0).any()):

@@ -1,6 +1,4 @@
-"""Multi-step speculative sampling: verify a tree from the root, sibling by sibling,
-sampled independently.
-"""
+"""Multi-step speculative sampling: verify a tree, siblings sampled independently."""
 
 from jaxtyping import Float
 from torch import Tensor

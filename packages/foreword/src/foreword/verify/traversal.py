@@ -55,9 +55,7 @@ def ascend(
     noise: Noise,
     weigh: Weigh,
 ) -> Verdict:
-    """Verify the rows of each tree shape together; `weigh` gives a path's weight after
-    its child is rejected.
-    """
+    """Verify trees of one shape together; `weigh` gives a weight after a rejection."""
     p = target_distributions(weights)
     end, distribution = torch.zeros_like(draft.count), p[:, 0].clone()
     for shape, rows in _shapes(draft):

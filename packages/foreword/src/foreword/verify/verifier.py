@@ -1,6 +1,4 @@
-"""The verify step: from the logits of a round to a verdict, under each request's own
-sampling parameters.
-"""
+"""The verify step: from a round's logits to a verdict, by each request's parameters."""
 
 from dataclasses import dataclass
 
@@ -16,9 +14,7 @@ from foreword.types import Batch, Draft, Verdict
 from foreword.verify.base import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
-"""Per request: the target's logits after its last committed token and after each of
-its draft tokens.
-"""
+"""Per request: the target's logits after its text and after each draft token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +22,7 @@ class Distributions:
     """Distributions that each request of a round samples from, one per column."""
 
     weights: Logits
-    """Log-weights, or raw logits where `unscaled`.
-
-    At temperature 0 they are not yet one-hot.
-    """
+    """Log-weights, not yet one-hot at temperature 0; raw logits where `unscaled`."""
     unscaled: list[bool]
     """Whether drawing applies the temperature: with `follow` and plain parameters."""
     invalid: list[Columns]
@@ -37,10 +30,7 @@ class Distributions:
 
 
 class Verifier:
-    """Applies one rule.
-
-    An error of a request's own parameters goes to `Request.error`; the others go on.
-    """
+    """Applies one rule. Errors of a request's parameters go to `Request.error`."""
 
     def __init__(self, rule: Rule, draws: NoiseStreams) -> None:
         self._rule = rule
@@ -72,9 +62,7 @@ class Verifier:
         draft: Draft,
         distributions: Logits,
     ) -> Verdict:
-        """Return the rule's verdict faster: stop drawing target tokens at the first one
-        that no draft token matches.
-        """
+        """Return the verdict faster: draw until a token matches no draft token."""
         paths, added = [], []
         for request, tree, distribution in zip(
             batch.requests, draft.trees, distributions, strict=True
@@ -123,9 +111,7 @@ def _truncate(
     draft: Draft,
     invalid: list[Columns],
 ) -> Verdict:
-    """End each path at its first invalid column; the next round verifies there, as
-    plain decoding does.
-    """
+    """End each path at its first invalid column; the next round verifies there."""
     paths, added = list(verdict.kept), list(verdict.added)
     for row, (tree, columns) in enumerate(zip(draft.trees, invalid, strict=True)):
         for depth, node in enumerate(paths[row]):

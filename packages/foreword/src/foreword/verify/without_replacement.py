@@ -1,6 +1,4 @@
-"""Recursive rejection sampling: verify a tree from the root, sibling by sibling,
-sampled without replacement.
-"""
+"""Recursive rejection sampling: verify a tree, siblings drawn without replacement."""
 
 from collections.abc import Callable
 
@@ -23,9 +21,7 @@ from foreword.verify.residual import (
 
 Probs = Float[Tensor, "batch vocab"]
 Next = Callable[[Probs, Bool[Tensor, "batch vocab"], Int[Tensor, "batch"]], Probs]
-"""(first sibling's distribution, tokens tried before, own token) -> the distribution a
-sibling was sampled from.
-"""
+"""(first sibling's distribution, tokens tried, token) -> a sibling's distribution."""
 Left = Callable[[Probs, Probs], Probs]
 """(target's distribution, the drafter's) -> the residual after a rejection."""
 
@@ -82,9 +78,7 @@ def descend(
 def untried(
     distribution: Probs, tried: Bool[Tensor, "batch vocab"], token: Int[Tensor, "batch"]
 ) -> Probs:
-    """Return the distribution without the tokens tried before; one-hot at `token` if
-    nothing is left.
-    """
+    """Return the distribution without tried tokens; one-hot at `token` if empty."""
     return normalised(
         distribution.masked_fill(tried, 0.0), one_hot(token, distribution)
     )

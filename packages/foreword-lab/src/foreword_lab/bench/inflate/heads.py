@@ -38,10 +38,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "lm_head.weight": (SAME, HIDDEN),
     "confidence_head.proj.weight": (SAME, HIDDEN),
 }
-"""End of a tensor's name -> kinds of its axes.
-
-Other tensors are unchanged: tables of tokens, norms per head.
-"""
+"""End of a tensor's name -> kinds of its axes; other tensors are unchanged."""
 UNTOUCHED = ("q_norm.weight", "k_norm.weight")
 NORMS = ("layernorm.weight", "norm.weight")
 SIZES = {

@@ -150,10 +150,7 @@ def converted(
 
 
 def folder() -> Path:
-    """Return the cache: $XDG_CACHE_HOME/foreword/peers or ~/.cache/foreword/peers.
-
-    It may be deleted at any time.
-    """
+    """Return the cache: `peers` of Foreword's; it may be deleted at any time."""
     return cache() / "peers"
 
 

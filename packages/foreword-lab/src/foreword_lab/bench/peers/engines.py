@@ -9,10 +9,7 @@ GENERATE = "generate"
 ASSISTED = "assisted"
 LOOKUP = "lookup"
 MODES = (GENERATE, ASSISTED, LOOKUP)
-"""Modes: one token at a time, with a draft model, with prompt lookup.
-
-The second part of an entry's name.
-"""
+"""Modes (one token at a time, draft model, prompt lookup): second part of names."""
 ALL = "all"
 
 

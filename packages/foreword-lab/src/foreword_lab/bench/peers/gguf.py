@@ -161,10 +161,7 @@ def _describe(writer: Any, model: LlamaForCausalLM) -> None:
 
 
 def _spell(writer: Any, source: Source) -> None:
-    """Write the vocabulary.
-
-    Token ids need only its size; tokenizing text needs all of it.
-    """
+    """Write the vocabulary: its size for ids, all of it for texts."""
     spelling = source.spelling
     words = source.tokenizer.convert_ids_to_tokens(
         list(range(source.model.config.vocab_size))

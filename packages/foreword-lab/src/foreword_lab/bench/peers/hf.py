@@ -47,10 +47,7 @@ class TransformersEntry:
         target.register_forward_hook(self._count)
 
     def run(self, request: BenchRequest) -> Trial:
-        """Answer one request.
-
-        Above temperature 0 transformers samples by itself, from the same seed.
-        """
+        """Answer a request; above temperature 0 transformers samples from the seed."""
         sampling: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0:
             sampling = {

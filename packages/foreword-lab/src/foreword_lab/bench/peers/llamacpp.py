@@ -41,10 +41,7 @@ class GreedyDraft:
         self._llama = llama
 
     def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
-        """Return the next ids (int32).
-
-        The prefix shared with the call before is not read again.
-        """
+        """Return the next ids (int32), reading no prefix of the last call again."""
         tokens = self._llama.generate(input_ids.tolist(), temp=0.0)
         return np.array(
             list(islice(tokens, SETTINGS[ASSISTED]["num_pred_tokens"])), dtype=np.intc
@@ -67,10 +64,7 @@ class LlamaCpp:
         llama.eval = counted
 
     def run(self, request: BenchRequest) -> Trial:
-        """Answer one request.
-
-        Above temperature 0 llama.cpp samples by itself, from the same seed.
-        """
+        """Answer a request; above temperature 0 llama.cpp samples from the seed."""
         passes, first = self._passes, None
         written: list[int] = []
         started = perf_counter()
@@ -95,10 +89,7 @@ class LlamaCpp:
 
 
 def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
-    """Return the entry of this mode, with its models loaded.
-
-    Raises ModelError if they cannot be read or converted.
-    """
+    """Return this mode's entry, loaded, or raise ModelError."""
     target = pair.target()
     draft: Any = None
     if mode == ASSISTED:

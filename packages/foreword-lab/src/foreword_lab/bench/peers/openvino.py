@@ -69,10 +69,7 @@ class OpenVINO:
         self._genai: Any = import_module("openvino_genai")
 
     def run(self, request: BenchRequest) -> Trial:
-        """Answer one request.
-
-        Above temperature 0 OpenVINO samples by itself, from the same seed.
-        """
+        """Answer a request; above temperature 0 OpenVINO samples from the seed."""
         config = self._genai.GenerationConfig(
             max_new_tokens=request.max_tokens,
             stop_token_ids=set(self._eos),
@@ -94,10 +91,7 @@ class OpenVINO:
 
 
 def entry(name: str, mode: str, pair: Pair) -> OpenVINO:
-    """Return the entry of this mode, compiled.
-
-    Raises ModelError if the models cannot be read or converted.
-    """
+    """Return this mode's entry, compiled, or raise ModelError."""
     genai: Any = import_module("openvino_genai")
     target = pair.target()
     how = device(target)

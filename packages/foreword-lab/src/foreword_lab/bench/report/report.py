@@ -46,10 +46,7 @@ LITTLE = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry at one temperature.
-
-    None where a figure does not apply or is not visible from outside.
-    """
+    """One entry at one temperature. None: does not apply, or is not visible."""
 
     name: str
     temperature: float

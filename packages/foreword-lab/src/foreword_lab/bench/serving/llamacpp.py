@@ -24,10 +24,7 @@ of earlier ones.
 
 
 def program() -> str:
-    """Return the path of llama-server.
-
-    Raises InvalidRequest if it, or what writes its files, is not installed.
-    """
+    """Return llama-server's path. InvalidRequest if it or its writer is missing."""
     if find_spec("gguf") is None:
         raise InvalidRequest(
             "cannot serve with llama.cpp without gguf. Run: pip install "

@@ -73,10 +73,7 @@ def longest(times: Sequence[float]) -> float:
 async def send(
     ask: Ask, requests: Sequence[BenchRequest], concurrency: int, tenant: str
 ) -> Load:
-    """Send all requests, `concurrency` at a time: when one ends the next one starts.
-
-    Failures are counted.
-    """
+    """Send all, `concurrency` at a time; count failures."""
     waiting = iter(enumerate(requests))
     answers: list[Answer | None] = [None] * len(requests)
     failures: list[str] = []

@@ -23,11 +23,7 @@ class OpenVinoTarget:
     """A pipeline whose steps run in a thread while any request is unfinished."""
 
     def __init__(self, name: str, pair: Pair, slots: int) -> None:
-        """`name`: one of NAMES.
-
-        `slots`: sequences of one step. Raises ModelError if a model cannot be
-        converted.
-        """
+        """`name`: one of NAMES. `slots`: sequences of a step. May raise ModelError."""
         self._ov: Any = import_module("openvino")
         self._genai: Any = import_module("openvino_genai")
         scheduler = self._genai.SchedulerConfig()
@@ -53,10 +49,7 @@ class OpenVinoTarget:
         self._stepped = asyncio.Event()
 
     async def ask(self, request: BenchRequest, tenant: str) -> Answer:
-        """Generate one answer.
-
-        Above temperature 0 OpenVINO samples by itself, from the same seed.
-        """
+        """Generate one answer; above temperature 0 it samples from the seed."""
         config = self._genai.GenerationConfig(
             max_new_tokens=request.max_tokens,
             stop_token_ids=self._eos,

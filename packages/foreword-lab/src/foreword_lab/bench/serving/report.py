@@ -26,10 +26,7 @@ Results: TypeAlias = dict[tuple[float, str, int], list[Load]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One server at one temperature and concurrency, over all turns.
-
-    Times are seconds.
-    """
+    """One server at one temperature and concurrency, over all turns. Seconds."""
 
     name: str
     temperature: float

@@ -27,11 +27,7 @@ CACHE_SHARE = "0.25"
 """Share of the free memory that keys and values of transformers' server may take, as in
 ours. Its default fills a machine that several servers share."""
 READY_SECONDS, POLL_SECONDS = 600.0, 0.1
-"""Seconds.
-
-Longest start of a server, a large model included, and time between two looks at its
-health.
-"""
+"""Seconds: longest start of a server, and time between looks at its health."""
 LOADING = 503
 """Status of a server that answers already and still loads its model."""
 END_SECONDS = 20.0
@@ -59,10 +55,7 @@ class Served:
 
 
 def command(name: str, files: Served, port: int) -> list[str]:
-    """Return the command of a server.
-
-    Raises InvalidRequest if what it needs is not installed.
-    """
+    """Return a server's command. Raises InvalidRequest if it is not installed."""
     if name == TRANSFORMERS:
         return _transformers(name, files, port)
     if name in llamacpp.NAMES:

@@ -105,10 +105,7 @@ def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
 
 
 def parsed(text: str, address: str) -> ServerMetrics:
-    """Return the samples of a text.
-
-    Raises InvalidRequest if it is not in Prometheus' text format.
-    """
+    """Return the samples of Prometheus' text format, or raise InvalidRequest."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

@@ -39,19 +39,13 @@ class Format(Protocol):
         ...
 
     def read(self, opener: str, calls: Calls) -> Reading[None]:
-        """Read the calls after an opener, the rest of their frame included.
-
-        Raises Mismatch where they end early.
-        """
+        """Read the calls after an opener, and their frame. Raises Mismatch."""
         ...
 
     def forced(
         self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
     ) -> Tag:
-        """Return the grammar of one call, or of several if `parallel`.
-
-        `special` holds the special tokens.
-        """
+        """Return the grammar of a call, or several; `special`: special tokens."""
         ...
 
     def allowed(

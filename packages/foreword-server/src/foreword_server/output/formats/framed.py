@@ -135,11 +135,7 @@ PHI = Framed(
     close="<|/tool_call|>",
 )
 GRANITE = Framed(
-    name="granite",
-    signs=("<|tool_call|>",),
-    open="<|tool_call|>",
-    begin="[",
-    end="]",
+    name="granite", signs=("<|tool_call|>",), open="<|tool_call|>", begin="[", end="]"
 )
 COMMAND = Framed(
     name="command",
@@ -159,12 +155,7 @@ NEMOTRON = Framed(
     end="]",
     close="</TOOLCALL>",
 )
-GENERIC = Framed(
-    name="generic",
-    signs=(),
-    open='{"tool_calls": [',
-    close="]}",
-)
+GENERIC = Framed(name="generic", signs=(), open='{"tool_calls": [', close="]}")
 """For a template that knows no tools, or writes calls in a form that is not known here;
 the text that asks a model for it is `foreword.chats.instruction`.
 """

@@ -27,13 +27,7 @@ class Marked(AnyForm):
     def markers(self) -> tuple[str, ...]:
         """Return the tokens."""
         marks = self.marks
-        return (
-            marks.begin,
-            marks.end,
-            marks.call,
-            marks.call_end,
-            marks.arguments,
-        )
+        return (marks.begin, marks.end, marks.call, marks.call_end, marks.arguments)
 
     def used_by(self, template: str) -> bool:
         """Return whether the template has the token that begins calls."""
@@ -54,10 +48,7 @@ class Marked(AnyForm):
             )
 
         frame = grammar.tag(
-            marks.call,
-            grammar.one_of(functions, call),
-            marks.call_end,
-            special,
+            marks.call, grammar.one_of(functions, call), marks.call_end, special
         )
         calls = grammar.separated(frame, "", parallel=parallel)
         return grammar.tag(marks.begin, calls, marks.end, special)
@@ -74,13 +65,5 @@ class Marked(AnyForm):
         )
 
 
-DEEP_SEEK = Marked(
-    name="deepseek",
-    marks=DEEPSEEK,
-)
-MOONSHOT = Marked(
-    name="kimi",
-    marks=KIMI,
-    begin="functions.",
-    number=":0",
-)
+DEEP_SEEK = Marked(name="deepseek", marks=DEEPSEEK)
+MOONSHOT = Marked(name="kimi", marks=KIMI, begin="functions.", number=":0")

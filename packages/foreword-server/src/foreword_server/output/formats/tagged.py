@@ -1,7 +1,4 @@
-"""<tool_call> with a tag for each argument: Qwen3-Coder and Qwen 3.5, GLM 4.5.
-
-Source: their chat templates.
-"""
+"""<tool_call> with a tag for each argument, by templates of Qwen3-Coder and GLM 4.5."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

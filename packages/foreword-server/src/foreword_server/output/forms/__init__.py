@@ -33,10 +33,7 @@ OPENERS = (*FRAMES, *marked.OPENERS, tagged.FUNCTION, "{", "[")
 
 
 def read(opener: str, calls: Calls) -> Reading[None]:
-    """Read the calls after an opener, and the end of their frame.
-
-    Raises Mismatch where they end early.
-    """
+    """Read the calls after an opener, and their frame. Raises Mismatch."""
     reader = calls.reader
     if opener in marked.OPENERS:
         yield from marked.read(opener, calls)

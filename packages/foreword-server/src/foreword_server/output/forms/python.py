@@ -50,10 +50,7 @@ def printed(calls: Calls) -> Reading[None]:
 
 
 def lines(calls: Calls) -> Reading[None]:
-    """Read calls that are whole lines, one or several.
-
-    Raises Mismatch where a line is none, or goes on.
-    """
+    """Read calls that are whole lines, or raise Mismatch."""
     reader = calls.reader
     while True:
         name = yield from reader.one_of(calls.schemas)

@@ -126,10 +126,7 @@ class Sampling(SamplingValues):
         self.params()
 
     def params(self) -> "SamplingParams":
-        """Return the parameters but for the fields of SamplingValues.
-
-        Raises InvalidRequest for a value out of range.
-        """
+        """Return the parameters without SamplingValues, or raise InvalidRequest."""
         from foreword.types.params import SamplingParams
 
         names = [field.name for field in fields(self)][len(fields(SamplingValues)) :]

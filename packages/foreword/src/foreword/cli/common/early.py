@@ -21,10 +21,7 @@ from foreword.registry import BUDGETS, GUARANTEES, RULES
 STDOUT = Path("-")
 """File that stands for stdout, where JSON goes instead of a table."""
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
-"""Kinds of devices that torch supports.
-
-Whether this machine has one is checked when it is used.
-"""
+"""Kinds of devices that torch supports; whether one is here is checked at its use."""
 
 
 def each(check: Callable[[Any], object]) -> Callable[[Iterable[Any] | None], None]:
@@ -101,10 +98,7 @@ def model(source: str | None) -> None:
 
 
 def either(argument: str | None, option: str | None, name: str) -> str | None:
-    """Return the model that is named by an argument or by the option `name`.
-
-    Raises InvalidRequest for both.
-    """
+    """Return the model of an argument or the option `name`. InvalidRequest for both."""
     if argument is not None and option is not None:
         raise InvalidRequest(
             f"cannot use both {argument!r} and '{name}' {option!r}: they name the same "
@@ -196,10 +190,7 @@ def json_text(value: str | None) -> str | None:
 
 
 def text(path: Path | None) -> str | None:
-    """Return the text of a file.
-
-    Raises InvalidRequest if there is none, or if it is not UTF-8.
-    """
+    """Return the text of a file. Raises InvalidRequest unless it is UTF-8."""
     if path is None:
         return None
     there(path)

@@ -1,7 +1,4 @@
-"""Options that several commands share: help, metavar and check.
-
-Imports nothing heavy.
-"""
+"""Options that several commands share: help, metavar and check. Nothing heavy."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -23,10 +20,7 @@ SHAPES = Literal["family", "llama-110m", "llama-350m", "llama-1b", "llama-8b"]
 OPTIMIZERS = Literal["adamw", "muon"]
 """Names that the library checks again; tests/cli/test_early.py compares both."""
 MAX_TOKENS = 256
-"""Tokens.
-
-Default length limit of an answer; lowered to what the context can still hold.
-"""
+"""Tokens. Default limit of an answer; lowered to what the context can hold."""
 
 
 def examples(*lines: str) -> str:

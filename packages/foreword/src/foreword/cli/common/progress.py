@@ -1,6 +1,4 @@
-"""Progress of a long command on stderr: a bar with the remaining time on a terminal,
-lines in a pipe.
-"""
+"""Progress of a long command on stderr: a bar on a terminal, lines in a pipe."""
 
 import re
 

@@ -18,11 +18,7 @@ class PromptText:
 
 
 def prompt_text(argument: str | None, file: Path | None) -> PromptText:
-    """Return the prompt.
-
-    Raises InvalidRequest if there is none, if there are two, or if it is empty or not
-    UTF-8.
-    """
+    """Return the one prompt given, in UTF-8 and not empty, or raise InvalidRequest."""
     text = _given(argument, file)
     if not text.whole.strip():
         raise InvalidRequest("cannot answer: the prompt is empty. Give some text")

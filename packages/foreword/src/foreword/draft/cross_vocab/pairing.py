@@ -83,9 +83,7 @@ def load_pair(
 
 
 class CrossVocabularyDrafter(Drafter):
-    """Drafter in shared tokens if they hold enough of q on the first text, else in
-    re-tokenised text.
-    """
+    """Drafter in shared tokens if they hold enough of q, else in re-tokenised text."""
 
     def __init__(self, pair: VocabularyPair, enough: float = ENOUGH) -> None:
         """Take `enough`, the mean share from which shared tokens are used."""
@@ -94,9 +92,7 @@ class CrossVocabularyDrafter(Drafter):
 
     @property
     def vocabulary(self) -> Tensor | None:
-        """Ids of the target that the chosen drafter can propose; None = all, or none
-        is chosen yet.
-        """
+        """Ids that the drafter can propose; None = all, or none is chosen yet."""
         return getattr(self._drafter, "vocabulary", None)
 
     def propose(self, batch: Batch, nodes: Sequence[int]) -> Draft:

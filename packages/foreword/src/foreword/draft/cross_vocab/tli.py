@@ -32,10 +32,7 @@ ENDLESS = 2**31
 
 
 def translated(model: Model, translation: TokenMap) -> Model:
-    """Return the model in the target's vocabulary.
-
-    It reads sequences of any length, of long ones only the end.
-    """
+    """Return the model in the target's vocabulary; of long texts it reads the end."""
     view = copy.copy(model)
     fast = isinstance(model.backend, GrowsTrees)
     kind = RemappedTreeBackend if fast else RemappedBackend

@@ -25,10 +25,7 @@ class TokenMap:
 
     @classmethod
     def between(cls, target: Vocabulary, draft: Vocabulary) -> "TokenMap":
-        """Compare two vocabularies.
-
-        Raises VocabularyMismatch if they share no token.
-        """
+        """Compare two vocabularies. VocabularyMismatch if they share no token."""
         to_draft = [
             -1 if piece is None else draft.ids.get(piece, -1) for piece in target.pieces
         ]

@@ -60,10 +60,7 @@ class Vocabulary:
         return not isinstance(self.pieces[token], bytes)
 
     def spell(self, text: bytes) -> list[int]:
-        """Return tokens of any bytes, the longest that fits first.
-
-        A byte without a token becomes the unknown token.
-        """
+        """Return tokens of any bytes, longest first; a byte without one is unknown."""
         spelt: list[int] = []
         while text:
             sizes = range(min(self._longest, len(text)), 0, -1)

@@ -25,10 +25,7 @@ EAGER = 4.0
 SHARE = 0.02
 """Share of the time for members that do not pay, in case they became better."""
 RAREST = 4
-"""Times a member's own time.
-
-Most that is saved up before a member of little expected gain is tried.
-"""
+"""Times a member's time: most saved up before one of little gain is tried."""
 
 
 class DecayedMean:
@@ -67,10 +64,7 @@ class CascadeDrafter(JointDrafter):
     about = OWN_METHODS["cascade"]
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        """Take the members, in order of cost.
-
-        Raises InvalidRequest for fewer than two.
-        """
+        """Take the members by cost. Raises InvalidRequest for fewer than two."""
         super().__init__(drafters)
         self._gain_estimates = [(DecayedMean(), DecayedMean()) for _ in self.members]
         """Mean gain of each member, by (sampled, greedy)."""

@@ -22,10 +22,7 @@ class JointDrafter(Drafter):
     """Names of the members' methods."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        """Take the members.
-
-        Raises InvalidRequest for fewer than `fewest`.
-        """
+        """Take the members. Raises InvalidRequest for fewer than `fewest`."""
         if len(drafters) < self.fewest:
             raise InvalidRequest(
                 f"cannot join {len(drafters)} drafter(s): an ensemble needs at least "

@@ -1,7 +1,4 @@
-"""Draft trees from a block of distributions in one C call (csrc/tree.c).
-
-Reference: CoupledTree in tree/coupled.py.
-"""
+"""Draft trees from a block in one C call (csrc/tree.c); reference: CoupledTree."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_int64

@@ -160,10 +160,7 @@ def _states(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
 
 
 def _flags(checkpoint: Checkpoint) -> dict[str, bool]:
-    """Return which norms a head has, by config key.
-
-    Raises ModelError where two of them exclude each other.
-    """
+    """Return a head's norms by config key. Raises ModelError if two contradict."""
     nested = checkpoint.config.get(ENGINE) or {}
     config = {**nested, **checkpoint.config}
     norms = {name: bool(config.get(name, False)) for name in FLAGS}

@@ -1,6 +1,4 @@
-"""Export of a drafter to another engine: its files, and the command that starts the
-engine with them.
-"""
+"""Export of a drafter to another engine: files, and the command that starts it."""
 
 import json
 from collections.abc import Callable
@@ -12,10 +10,7 @@ from foreword.errors import InvalidRequest
 from foreword.model.head_layers import HFConfig
 
 VLLM, SGLANG, SPECULATORS = ENGINES = ("vllm", "sglang", "speculators")
-"""Engines to export for.
-
-`vllm serve FOLDER` reads a folder of speculators without further options.
-"""
+"""Engines to export for; vLLM reads folders of speculators without options."""
 FOLDER, TARGET = "{folder}", "{target}"
 """Placeholders for paths that are filled in later."""
 VERSION = "0.9.0"

@@ -124,10 +124,7 @@ def head_dtype(checkpoint: Checkpoint) -> torch.dtype:
 
 
 def saved(
-    head: nn.Module,
-    config: Mapping[str, Any],
-    dtype: torch.dtype,
-    key: str = "dtype",
+    head: nn.Module, config: Mapping[str, Any], dtype: torch.dtype, key: str = "dtype"
 ) -> Checkpoint:
     """Return a head to write: its config with the dtype as `key`, and its tensors, with
     floating-point numbers of that dtype.

@@ -104,10 +104,7 @@ class MedusaHeads(TrainedHead, nn.ModuleList):
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> "MedusaHeads":
-        """Load from a checkpoint.
-
-        Raises ModelError for another kind, or where a tensor is missing.
-        """
+        """Load from a checkpoint, or raise ModelError for another kind or a gap."""
         checkpoint = _renamed(checkpoint)
         config, first = checkpoint.config, checkpoint.tensors.get("0.0.linear.weight")
         heads = config.get("medusa_num_heads")

@@ -218,10 +218,7 @@ def _meta(folder: Path) -> Meta:
 
 
 def _mapped(path: Path, dtype: np.dtype, length: int) -> np.ndarray:
-    """Map a file as a read-only array.
-
-    Raises ModelError unless it holds exactly `length` numbers.
-    """
+    """Map a file as a read-only array of `length` numbers, or raise ModelError."""
     size = path.stat().st_size if path.is_file() else 0
     if size != length * dtype.itemsize or not size:
         raise ModelError(

@@ -25,10 +25,7 @@ class NgramDrafter(Drafter):
     about = OWN_METHODS["ngram"]
 
     def __init__(self, max_ngram: int = 4, min_ngram: int = 1) -> None:
-        """Look for n-grams of `max_ngram` down to `min_ngram` tokens.
-
-        Raises InvalidRequest unless 1 <= min <= max.
-        """
+        """Look for n-grams of these lengths; InvalidRequest unless 1 <= min <= max."""
         if not 1 <= min_ngram <= max_ngram:
             raise InvalidRequest(
                 f"cannot look up n-grams of {min_ngram} to {max_ngram} tokens. Set 1 "
@@ -77,9 +74,7 @@ class NgramIndex:
         """N-grams that end at or before this position are indexed."""
 
     def read(self, tokens: list[int]) -> None:
-        """Index the tokens appended since the last call, except final n-grams, which
-        have no continuation yet.
-        """
+        """Index the new tokens, except final n-grams without a continuation yet."""
         ends, sizes = self._ends, self._sizes
         for end in range(self._read + 1, len(tokens)):
             for size in sizes:
@@ -89,9 +84,7 @@ class NgramIndex:
         self._read = max(self._read, len(tokens) - 1)
 
     def find(self, tokens: list[int]) -> int | None:
-        """Return the start of the continuation of the longest indexed n-gram that ends
-        `tokens`, or None.
-        """
+        """Return where the longest indexed n-gram of the end goes on, or None."""
         start = None
         for size in self._sizes:
             end = self._ends.get(tuple(tokens[-size:]))

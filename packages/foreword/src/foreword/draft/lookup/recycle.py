@@ -30,10 +30,7 @@ SUCCESSORS = 8
 TENANTS = 8
 """Tenants with a table; the least recently served one is dropped."""
 SPREAD = 2.0
-"""Logits.
-
-Error scale of a recorded logit, as the context before the token has changed.
-"""
+"""Logits. Error scale of a recorded one, as the context has changed."""
 BINS = 10
 """Bins of a share in the calibration."""
 RANKS = 4

@@ -103,9 +103,7 @@ class RetrievalDrafter(Drafter):
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A continuation in the corpus after a match of `agree` tokens, and how many
-    `times` it occurs.
-    """
+    """A continuation after a match of `agree` tokens; it occurs `times` times."""
 
     after: tuple[int, ...]
     agree: int
@@ -153,9 +151,7 @@ def grown(
 def _followers(
     occurrences: Sequence[Occurrence], depth: int
 ) -> tuple[float, list[tuple[float, int, list[Occurrence]]]]:
-    """Return the total weight, and (weight, token, occurrences) of each next token,
-    heaviest first.
-    """
+    """Return the total weight and each next (weight, token, occurrences), sorted."""
     weights, total = _weights(depth), 0.0
     shares: dict[int, float] = {}
     groups: dict[int, list[Occurrence]] = {}

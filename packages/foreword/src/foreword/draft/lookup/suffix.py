@@ -41,10 +41,7 @@ class AnswerStore:
     """
 
     def __init__(self, vocab: int, capacity: int = CAPACITY) -> None:
-        """`vocab` is the number of token ids, kept with the file.
-
-        Raises InvalidRequest for too small a capacity.
-        """
+        """`vocab`: token ids, kept in files. InvalidRequest for a small capacity."""
         if capacity < LEAST:
             raise InvalidRequest(
                 f"cannot store {capacity} tokens of past answers. Set capacity to at "
@@ -84,10 +81,7 @@ class AnswerStore:
                 del indexes[next(iter(indexes))]
 
     def save(self, path: Path) -> None:
-        """Write all texts to one safetensors file, replaced atomically.
-
-        Raises OSError where it cannot be written.
-        """
+        """Write all texts to one safetensors file, atomically. Raises OSError."""
         texts = {
             _TENANT + tenant: torch.tensor(index.tokens(), dtype=torch.int32)
             for tenant, index in self._indexes.items()
@@ -226,10 +220,7 @@ class SuffixDrafter(Drafter):
         )
 
     def save(self, path: Path | None = None) -> None:
-        """Write the past answers to a file that `load` reads.
-
-        Raises InvalidRequest without a path.
-        """
+        """Write past answers for `load`. Raises InvalidRequest without a path."""
         path = path or self._path
         if path is None:
             raise InvalidRequest(

@@ -42,10 +42,7 @@ def load(
     hf: HFModel,
     dtype: torch.dtype,
 ) -> MtpHead:
-    """Load the layers of a checkpoint for a target.
-
-    Raises ModelError where there are none, or they do not fit.
-    """
+    """Load a checkpoint's layers for a target, or raise ModelError."""
     _check_target(source, hf.config.get_text_config())
     names = tensor_names(source)
     depth = layer_count(hf.config)

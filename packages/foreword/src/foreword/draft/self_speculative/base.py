@@ -8,10 +8,7 @@ from foreword.types import Batch, Request
 SPARE = ROOM
 """Cache positions beyond a text for draft tokens, which the target overwrites."""
 FEW = 8
-"""Tokens.
-
-Most that the target has yet to read; more are a prompt, which the target reads first.
-"""
+"""Tokens. Most that the target has yet to read; more are a prompt."""
 
 
 class SelfDrafter(LanguageModelDrafter):

@@ -28,10 +28,7 @@ class QuantizedDrafter(SelfDrafter):
     def load(
         cls, source: Source, target: Model, tokenizer: Tokenizer | None
     ) -> "QuantizedDrafter":
-        """Load with `source` "int4" (default) or "int8".
-
-        Raises InvalidRequest for others and for other backends.
-        """
+        """Load with "int4" (default) or "int8", or raise InvalidRequest."""
         del tokenizer  # it is the target's own
         name = "int4" if source is None else str(source)
         bits = BITS.get(name)

@@ -1,6 +1,4 @@
-"""Calibration of a drafter's scores a log q + G: acceptance probabilities, learned from
-each round.
-"""
+"""Calibration of a drafter's scores a log q + G into acceptance probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +8,7 @@ from operator import mul
 from foreword.estimators import finite
 
 SPREAD = 0.53
-"""Nats.
-
-Error of log q that remains at every temperature; measured at temperatures 0.3 to 1.3.
-"""
+"""Nats. Error of log q at every temperature; measured at 0.3 to 1.3."""
 INFORMATION = 50.0
 """Fisher information about log error: a memory of about 200 draws at temperature 0,
 more if each is less informative.

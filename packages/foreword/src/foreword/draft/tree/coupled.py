@@ -1,6 +1,4 @@
-"""The coupled tree: best-first growth from a drafter's scores and the noise that the
-target will use.
-"""
+"""The coupled tree: best-first growth from drafter scores and the target's noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -69,15 +67,11 @@ class CoupledTree:
     """Possible children of the last committed token, then of each expanded node."""
 
     def extend(self, batch: Batch, logits: Float[Tensor, "open vocab"]) -> None:
-        """Add the children of each open node from the drafter's raw logits, and open
-        the next level.
-        """
+        """Add each open node's children from raw logits, and open the next level."""
         self._take(self._ranked(self._values(batch, logits)))
 
     def _ranked(self, values: Float[Tensor, "rows vocab"]) -> list[_Ranked]:
-        """Return the best children by a log q + G for each row, without tokens that a
-        filter or processor forbids.
-        """
+        """Return each row's best children by a log q + G, without forbidden tokens."""
         scale = self.calibration.scale(self.request.params.temperature)
         best = values.topk(min(self.breadth, values.shape[-1]))
         shares = ((best.values - values.amax(-1, keepdim=True)) / scale).exp()
@@ -113,9 +107,7 @@ class CoupledTree:
     def predicted_block(
         self, batch: Batch, levels: Float[Tensor, "deep vocab"]
     ) -> None:
-        """Grow all levels from the predicted distributions, given as raw logits; for
-        plain parameters only.
-        """
+        """Grow all levels from predicted raw logits; for plain parameters only."""
         while self.open:
             self.extend(batch, levels[self.depth].expand(len(self.open), -1))
 
@@ -153,9 +145,7 @@ class CoupledTree:
     def _values(
         self, batch: Batch, logits: Float[Tensor, "open vocab"]
     ) -> Float[Tensor, "open vocab"]:
-        """Return a log q + G after each open node, up to a constant; -inf if the
-        request's own parameters fail.
-        """
+        """Return a log q + G after each open node; -inf if its parameters fail."""
         params, paths = self.request.params, [self.path(node) for node in self.open]
         if params.plain:
             scores = (
@@ -204,9 +194,7 @@ class CoupledTree:
         return tokens[::-1]
 
     def next(self, past: int) -> Read | None:
-        """Return the drafter's next read, after `past` tokens of text; None once the
-        tree is complete.
-        """
+        """Return the next read, after `past` tokens; None once the tree is complete."""
         if not self.open:
             return None
         nodes = self.tree.pruned([*self.read, *self.open])

@@ -1,6 +1,4 @@
-"""The drafter that grows trees level by level from a model's logits: coupled trees, or
-sampled ones.
-"""
+"""The drafter that grows coupled or sampled trees, by levels, from a model's logits."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,12 +12,7 @@ from torch import Tensor
 
 from foreword.draft.base import Drafter
 from foreword.draft.tree.calibration import Calibration
-from foreword.draft.tree.coupled import (
-    BREADTH,
-    DEEP,
-    SHARPER,
-    CoupledTree,
-)
+from foreword.draft.tree.coupled import BREADTH, DEEP, SHARPER, CoupledTree
 from foreword.model import Mode, Model, Read
 from foreword.registry import Method
 from foreword.sampling.draw import draw
@@ -63,9 +56,7 @@ class DraftModel(Protocol):
 
 
 class ModelDrafter(Drafter):
-    """Drafter that reads a model's logits after the text, then after each promising
-    node, level by level.
-    """
+    """Drafter that reads logits after the text, then after promising nodes."""
 
     about = Method(draws=True)
     deep: int = DEEP
@@ -100,16 +91,12 @@ class ModelDrafter(Drafter):
 
     @abstractmethod
     def prefill(self, request: Request) -> Read:
-        """Read a request up to its end, and return the Read of the end, whose logits
-        predict the next token.
-        """
+        """Read a request up to its end; return the Read of the end."""
 
     def begin(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> None:
-        """Prepare the reads of the ends, by row of the batch; `budget` = most draft
-        tokens of each row.
-        """
+        """Prepare the reads of the ends, by row; `budget`: draft tokens of each row."""
 
     def remember(self, request: Request, tree: DraftTree) -> None:
         """Record that these draft tokens were read after the text, in this order."""

@@ -1,6 +1,4 @@
-"""Draft tokens sampled from a drafter's distribution, in trees of fixed shape; a chain
-is one of them.
-"""
+"""Draft tokens sampled from a drafter's distribution, in trees or chains."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -113,9 +111,7 @@ class SampledTree:
         return bool(self._rows[row].children.get(node))
 
     def tree(self, row: int, nodes: Sequence[int]) -> DraftTree:
-        """Return the tree of these sampled nodes of request `row`, in this order: each
-        after its parent.
-        """
+        """Return the tree of these nodes of request `row`, each after its parent."""
         tree = self._rows[row]
         index = {-1: -1} | {node: at for at, node in enumerate(nodes)}
         return DraftTree(

@@ -15,9 +15,7 @@ Shape = tuple[int, ...]
 
 
 def full_tree(branching: Sequence[int]) -> Shape:
-    """Return the tree whose nodes of depth d have branching[d] children, depth by
-    depth. (1, 1, 1) is a chain.
-    """
+    """Return the tree whose nodes of depth d have branching[d] children."""
     parents: list[int] = []
     level = [-1]
     for children in branching:
@@ -43,9 +41,7 @@ def sequoia(
 
     @cache
     def best(nodes: int, levels: int, rank: int) -> tuple[float, int]:
-        """Return the best value of `nodes` below a parent, from child `rank` on, and
-        the size of that child's tree.
-        """
+        """Return the best value below a parent from child `rank` on, and its size."""
         if not nodes or not levels or rank == len(acceptance):
             return 0.0, 0
         values = (
@@ -80,17 +76,13 @@ GRAIN = 20
 
 
 class AdaptiveShape:
-    """Shape from measured acceptance of the k-th child, the same at every node
-    (Sequoia, arXiv 2402.12374).
-    """
+    """Shape from measured acceptance of the k-th child (Sequoia, arXiv 2402.12374)."""
 
     def __init__(self) -> None:
         self._acceptance = AcceptanceEstimate()
 
     def shape(self, count: int, deep: int = DEEP) -> Shape:
-        """Return the tree of `count` nodes and at most `deep` levels with the most
-        expected accepted draft tokens.
-        """
+        """Return the tree of `count` nodes within `deep` levels that gains most."""
         # rounded, so that few different shapes are computed
         acceptance: list[float] = []
         for rank, prior in enumerate(FIRST):

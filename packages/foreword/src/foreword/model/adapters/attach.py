@@ -200,8 +200,7 @@ def _fitted(model: Model, name: str, folder: LoraFolder) -> LoraAdapter:
     for layer in linear:
         if layer not in folder.pairs and folder.settings.needs(layer):
             raise refusal(
-                folder.path,
-                f"it has no weights for {layer!r}, which its settings name",
+                folder.path, f"it has no weights for {layer!r}, which its settings name"
             )
     return LoraAdapter(name, pairs)
 

@@ -144,10 +144,7 @@ def _parsed(values: Mapping[str, Any]) -> LoraSettings:
 
 
 def _pattern(patterns: Mapping[str, object], layer: str) -> str:
-    """Return the first pattern that the end of a layer's name matches; else the name.
-
-    As PEFT matches them.
-    """
+    """Return the first pattern that ends a layer's name, as in PEFT, or the name."""
     return next(
         (one for one in patterns if re.match(rf"(.*\.)?({one})$", layer)), layer
     )

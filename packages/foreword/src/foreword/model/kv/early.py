@@ -40,9 +40,7 @@ class EarlyRows:
     """
 
     def __init__(self, layers: int, run: Callable[[Sequence[Read]], States]) -> None:
-        """`run` reads through the first `layers` layers, and returns the hidden states
-        of each token.
-        """
+        """`run` reads through the first `layers`; it returns their hidden states."""
         self.layers = layers
         self.kept = 0
         """Rows so far that the target did not run through these layers again."""

@@ -20,9 +20,7 @@ SCALE = 4
 UNKNOWN = 4 * 2**30
 """Bytes taken as free where the system does not tell."""
 LIMITS = {"memory.max": "anon", "memory.limit_in_bytes": "rss"}
-"""File of the limit -> entry of memory.stat beside it: bytes that are no copies of
-files (cgroup 2, cgroup 1).
-"""
+"""File of the limit -> entry of memory.stat: bytes that copy no file (cgroup 2, 1)."""
 
 
 def most_tokens(hf: Any, kv: str | None = None) -> int:
@@ -36,9 +34,7 @@ def most_tokens(hf: Any, kv: str | None = None) -> int:
 
 
 def key_bytes(hf: Any, kv: str | None = None) -> int:
-    """Return the bytes of the keys and values of one token, in the model's dtype or in
-    the form `kv`.
-    """
+    """Return the bytes of a token's keys and values, in the dtype or form `kv`."""
     config = hf.config.get_text_config()
     # some models have heads of several sizes
     configs = getattr(config, "per_layer_config", None)
@@ -58,9 +54,7 @@ def key_bytes(hf: Any, kv: str | None = None) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device; in main memory, at most what the
-    container has left.
-    """
+    """Return a device's free bytes; in main memory, within the container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = UNKNOWN

@@ -1,6 +1,4 @@
-"""Base of an executor's memories: what it keeps of a sequence beside keys and values
-(images, encoder sources, states).
-"""
+"""What an executor keeps of sequences: images, encoder sources, recurrent states."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -22,9 +20,7 @@ class SequenceMemory:
     takes: ClassVar[tuple[type, ...]] = ()
     """Types of what `give` takes."""
     shares_prefixes: ClassVar[bool] = True
-    """Whether keys and values depend on the text alone, so that sequences that begin
-    alike share their pages.
-    """
+    """Whether keys and values depend on the text alone, so that pages are shared."""
 
     def __init__(self) -> None:
         self.sequences: dict[int, Any] = {}

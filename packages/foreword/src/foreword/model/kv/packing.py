@@ -14,15 +14,11 @@ Pool = TypeVar("Pool", bound=PagePool)
 
 
 class Paged(Remembers, Generic[Pool]):
-    """A base class that gives each sequence pages of a pool, and lays reads out in it;
-    subclasses read and move.
-    """
+    """Base that gives sequences pages of a pool and lays reads out in it."""
 
     copies = True
     guest = False
-    """Whether another executor owns the pool, so that the rows written here are not to
-    be used again.
-    """
+    """Whether another executor owns the pool: rows written here are not reused."""
 
     def __init__(self, pool: Pool, memories: Sequence[Any] = ()) -> None:
         """`memories`: what is remembered of each sequence beside keys and values."""
@@ -37,9 +33,7 @@ class Paged(Remembers, Generic[Pool]):
         tenant: str = "",
         layers: Sequence[int] = (),
     ) -> int:
-        """Begin a sequence of at most `capacity` tokens, draft tokens included; see
-        `PagePool.open`.
-        """
+        """Begin a sequence of at most `capacity` tokens, drafts included."""
         if not self.memories:
             return self.pool.open(id, capacity, tokens, tenant, layers)
         if not all(memory.shares_prefixes for memory in self.memories):
@@ -87,9 +81,7 @@ class Paged(Remembers, Generic[Pool]):
         return tuple(spans)
 
     def _beside(self, id: int) -> tuple[SourceKeys | None, Reach]:
-        """Return the source of a sequence, and the attention ranges of its leading rows
-        whose mask is not causal.
-        """
+        """Return a sequence's source, and the ranges of rows with a full mask."""
         source: SourceKeys | None = None
         reach: Reach = {}
         for memory in self.memories:

@@ -76,9 +76,7 @@ class PageTable:
         return rows
 
     def put(self, number: int, pages: Sequence[int]) -> None:
-        """Set the pages from the given index on, as many as there are; append those
-        beyond the end.
-        """
+        """Set the pages from the index on; append those beyond the end."""
         self.pages[number : number + len(pages)] = array("q", pages)
         self.run = min(self.run, number)
         while (
@@ -101,9 +99,7 @@ class PagePool:
     """Bytes of the keys and values of one row, where the layout is known."""
 
     def __init__(self, *, adjacent: bool = False) -> None:
-        """`adjacent`: the pages of a sequence are adjacent and reserved when it is
-        opened, and never used again.
-        """
+        """`adjacent`: pages are adjacent, reserved at the start, never used again."""
         self.adjacent = adjacent
         self.limit: int | None = None
         """Tokens. None = no limit."""
@@ -174,10 +170,7 @@ class PagePool:
         return table.chain
 
     def close(self, id: int) -> None:
-        """End a sequence; its text is kept for others while there is room.
-
-        Unknown ids are ignored.
-        """
+        """End a sequence and keep its text if there is room. Ignores unknown ids."""
         if self.early:
             self._drop_early(id)
         table = self._tables.pop(id, None)
@@ -207,9 +200,7 @@ class PagePool:
             )
 
     def extend(self, id: int, start: int, stop: int) -> PageTable:
-        """Return the pages of a sequence, whose rows from `start` to `stop` may now be
-        written; forget their text.
-        """
+        """Return a sequence's pages, `start` to `stop` writable; forget its text."""
         if self.early:
             self._drop_early(id, start)
         table = self.own(id, start, stop)
@@ -219,9 +210,7 @@ class PagePool:
         return table
 
     def own(self, id: int, start: int, stop: int) -> PageTable:
-        """Return the pages of a sequence for `stop` rows; no other one uses those with
-        the rows from `start` on.
-        """
+        """Return pages for `stop` rows; those with rows from `start` on are its own."""
         table, number = self._tables[id], start // PAGE
         if shared := table.path[number + 1 :]:
             pages = self._take(len(shared))
@@ -307,9 +296,7 @@ class PagePool:
     def hidden(
         self, id: int, layers: Sequence[int]
     ) -> Float[Tensor, "tokens features"]:
-        """Return the hidden states after `layers` of the tokens that a sequence opened
-        with them need not read.
-        """
+        """Return the stored hidden states after `layers` of tokens not to be read."""
         pages: list[Tensor] = []
         for prefix in self._tables[id].path[1:]:
             states = [prefix.hidden[layer] for layer in layers]
@@ -330,9 +317,7 @@ class PagePool:
             early.drop(id, start)
 
     def _publish(self, table: PageTable, rows: int) -> None:
-        """Put the full pages of the first `rows` rows of a text into the tree, where
-        they are not yet.
-        """
+        """Put the full pages of a text's first `rows` rows into the tree, if new."""
         if table.tokens is None:
             return
         for number in range(len(table.path) - 1, rows // PAGE):
@@ -345,9 +330,7 @@ class PagePool:
                 insort(self._free, page)
 
     def _take(self, count: int, first: int = 0) -> list[int]:
-        """Take free pages: from number `first` on if these are free, else adjacent ones
-        if there are so many.
-        """
+        """Take free pages: from `first` on if free, else adjacent ones if there are."""
         self._evict(count)
         free = self._free
         at = bisect_left(free, first)
@@ -376,9 +359,7 @@ class PagePool:
         return run
 
     def _evict(self, count: int) -> None:
-        """Drop texts that are kept for others, oldest first, until `count` more pages
-        keep within the limit.
-        """
+        """Drop the oldest kept texts until `count` more pages fit the limit."""
         while self.limit is not None and self.held + count * PAGE > self.limit:
             page = self.prefixes.evict()
             if page is None:

@@ -9,18 +9,12 @@ from itertools import count
 from torch import Tensor
 
 PAGE = 64
-"""Rows of a page.
-
-A multiple of the blocks of keys (16) and of values (32) in native/csrc/attention/kv.c.
-"""
+"""Rows of a page: a multiple of the blocks (16, 32) in native/csrc/attention/kv.c."""
 
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """One full page of a text: its tokens follow the tokens of `parent`.
-
-    The root of a tenant has no parent.
-    """
+    """One full page of a text after `parent`; the root of a tenant has none."""
 
     parent: "Prefix | None"
     tokens: bytes
@@ -36,9 +30,7 @@ class Prefix:
 
 
 MOST_IMAGES = 4096
-"""Sets of images that have a number; beyond, the oldest loses its own, and its pages
-are not found again.
-"""
+"""Sets of images with a number; beyond, pages of the oldest are not found again."""
 
 
 class PrefixTree:
@@ -95,9 +87,7 @@ class PrefixTree:
             self._drop_root(root)
 
     def number(self, digest: bytes) -> int:
-        """Return a number below 0, no other images' and no token's, that stands for
-        images in the key of a text.
-        """
+        """Return a number below 0, of no token, that stands for images in a key."""
         if digest not in self._images:
             self._images[digest] = -next(self._numbers)
             if len(self._images) > MOST_IMAGES:
@@ -115,9 +105,7 @@ class PrefixTree:
         return PAGE * sum(prefix.users > 0 for prefix in path)
 
     def known(self, tokens: Sequence[int], tenant: str) -> int:
-        """Return the tokens at the beginning of a text whose pages are held, whatever
-        is kept with them.
-        """
+        """Return the first tokens of a text whose pages are held in any form."""
         root = self._roots.get(tenant.encode())
         return 0 if root is None else PAGE * len(self._held(root, tokens))
 
@@ -136,9 +124,7 @@ class PrefixTree:
         return path
 
     def _held(self, root: Prefix, tokens: Sequence[int]) -> list[Prefix]:
-        """Return the longest known beginning, in whole pages; at least the last token
-        is always left to read.
-        """
+        """Return the longest known beginning in whole pages, at least a token short."""
         path = [root]
         for start in range(0, len(tokens) - PAGE, PAGE):
             key = key_of(tokens[start : start + PAGE])
@@ -160,9 +146,7 @@ class PrefixTree:
                 self._unused[prefix] = None
 
     def add(self, parent: Prefix, tokens: Sequence[int], page: int) -> Prefix:
-        """Return the prefix of these tokens after `parent`, with one more user; it has
-        this page if it is new.
-        """
+        """Return the prefix of these tokens after `parent` with one more user."""
         key = key_of(tokens)
         prefix = parent.children.get(key)
         if prefix is None:
@@ -228,10 +212,7 @@ class PrefixTree:
         self._states.pop(prefix, None)
 
     def clear(self) -> None:
-        """Forget every text: nothing is found until it was read again.
-
-        Pages in use stay with their sequences.
-        """
+        """Forget every text; pages in use stay with their sequences."""
         self._roots.clear()
         for prefix in [*self._states]:
             self.drop_state(prefix)

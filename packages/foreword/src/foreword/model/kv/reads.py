@@ -1,6 +1,4 @@
-"""Reads of a forward: tokens of each sequence, the rows they take, and the keys that
-each row attends to.
-"""
+"""Reads of a forward: tokens of sequences, their rows, and the keys that rows see."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +23,11 @@ class Read:
     tokens: list[int]
     """Committed tokens first, then draft tokens."""
     parents: list[int] | None = None
-    """Parent of each draft token (the last len(parents) tokens); -1 = the last
-    committed one. None = a chain.
-    """
+    """Parent of each draft token, the last ones; -1 = the text, None = a chain."""
     keep: int = 1
     """Logits are returned for the last `keep` tokens."""
     held: int = 0
-    """Number of leading `parents` whose tokens were read before, right after `past`,
-    and are not in `tokens`.
-    """
+    """Leading `parents` read before, right after `past`, and not in `tokens`."""
 
     @property
     def start(self) -> int:
@@ -42,9 +36,7 @@ class Read:
 
     @property
     def depths(self) -> list[int]:
-        """Return the distance of each token from `past`; a draft token is one after its
-        parent.
-        """
+        """Return each token's distance from `past`, one more than its parent's."""
         if self.parents is None:
             return list(range(len(self.tokens)))
         committed = len(self.tokens) + self.held - len(self.parents)
@@ -66,9 +58,7 @@ class Read:
 
     @property
     def linked(self) -> int:
-        """Return how many of the first tokens each follow the one before, in the
-        sequence and as a row.
-        """
+        """Return how many of the first tokens follow one another, also as rows."""
         if self.parents is None:
             return len(self.tokens)
         fresh = self.parents[self.held :]
@@ -101,9 +91,7 @@ def source_id(id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SourceKeys:
-    """The keys and values of a sequence's source, which the decoder of an
-    encoder-decoder reads in every layer.
-    """
+    """The keys and values of a source, which every decoder layer reads."""
 
     table: PageTable
     length: int
@@ -153,9 +141,7 @@ class Span:
 
     @property
     def padded(self) -> int:
-        """Return the same, rounded up to a length at which attention gives the same
-        bits in every round.
-        """
+        """Return the same at a length for which attention gives stable bits."""
         return whole(self.length)
 
     @property
@@ -192,9 +178,7 @@ class Span:
     def visible(
         self, position: int, count: int, window: int | None, device: torch.device
     ) -> Bool[Tensor, "rows keys"]:
-        """Return the mask of keys for so many rows of a branch from a position on, with
-        each key at its position.
-        """
+        """Return the mask of keys for rows of a branch, each key at its position."""
         distances = self.distances(position, count, device)
         mask = distances >= 0
         if window is not None:

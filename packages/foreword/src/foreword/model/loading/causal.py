@@ -9,18 +9,12 @@ from foreword.model.encoder import own_logits
 TOKENS = 8
 """Tokens. Length of the tested sequence."""
 TOLERANCE = 5e-3
-"""Standard deviations of all logits.
-
-Random bidirectional models reach 1e-2, causal ones 0.
-"""
+"""Standard deviations of all logits; random bidirectional models reach 1e-2."""
 
 
 @torch.inference_mode()
 def check_causal(model: PreTrainedModel, name: str) -> None:
-    """Check that a model is causal.
-
-    Raises ModelError where the last token changes the logits of earlier ones.
-    """
+    """Raise ModelError unless the last token leaves earlier logits as they are."""
     vocab = model.config.get_text_config().vocab_size
     text = torch.randint(vocab, (TOKENS,), generator=torch.Generator().manual_seed(1))
     other = text.clone()

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from foreword.errors import ModelError, words
 from foreword.model.loading import hub
-from foreword.model.loading.complete import (
-    check_finite,
-    check_names,
-)
+from foreword.model.loading.complete import check_finite, check_names
 from foreword.model.loading.load import pickled
 from foreword.model.loading.sizes import check_total
 from foreword.registry import HEAD_FILES
@@ -43,10 +40,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, source: str | Path) -> "Checkpoint":
-        """Read a folder, or a repository on the hub.
-
-        Raises ModelError where it is missing or unreadable.
-        """
+        """Read a folder or a repository of the hub, or raise ModelError."""
         try:
             config = json.loads(hub.file(source, CONFIG).read_text(encoding="utf-8"))
             if not isinstance(config, dict):

@@ -42,11 +42,7 @@ LAYERS = (
 )
 """Entries of a config that say how many layers there are."""
 MOST_LAYERS = 100_000
-"""Layers.
-
-A config lists the kind of each, before the files are known; no model has a hundredth of
-it.
-"""
+"""Layers. A config lists each kind unread; no model has a hundredth of it."""
 
 
 def _count(value: Any) -> bool:
@@ -303,10 +299,7 @@ def untrusted(
 
 
 def read_json(source: str | Path, name: str) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file does not exist.
-
-    Raises ModelError for a file that holds no JSON object.
-    """
+    """Read a JSON object; None without a file. Raises ModelError for other JSON."""
     try:
         content = json.loads(hub.file(source, name).read_text(encoding="utf-8"))
     except OSError:

@@ -22,17 +22,9 @@ from foreword.registry import HEAD_KEYS
 
 CONFIG, GGUF = "config.json", ".gguf"
 TIMEOUT = 2.0
-"""Seconds.
-
-Longest wait for the hub's first answer, name look-up included; usually it takes a
-tenth.
-"""
+"""Seconds. Longest wait for the hub's first answer; it usually takes a tenth."""
 FRESH = 60.0
-"""Seconds.
-
-Time for which an answer of the hub is cached; enough to load a model, its draft and
-both tokenizers.
-"""
+"""Seconds for which an answer is cached: a load of a model, draft and tokenizers."""
 MASK_TOKENS = ("pard_token", "ptd_token_id")
 """Config keys with the id of the mask token of a draft model that predicts several
 tokens in one forward, as vLLM reads them.
@@ -190,10 +182,7 @@ _SILENT: dict[str, Any] = {
 
 @lru_cache(maxsize=1)
 def _answers(moment: int) -> bool:
-    """Return whether the hub answers at all.
-
-    `moment`: a number that changes when a cached answer expires.
-    """
+    """Return whether the hub answers; `moment` changes when an answer expires."""
     del moment
     answers: list[int] = []
 

@@ -70,10 +70,7 @@ def place(
 
 @torch.no_grad()
 def write(model: Model, folder: Path) -> None:
-    """Write the weights of a loaded model to a folder.
-
-    Raises ModelError if it runs on another backend than native.
-    """
+    """Write a model's weights to a folder. Raises ModelError unless it is native."""
     if not isinstance(model.backend, NativeBackend):
         raise ModelError(
             f"cannot offload {model.name}: only backend 'native' reads weights from a "

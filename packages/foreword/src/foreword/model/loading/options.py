@@ -61,10 +61,7 @@ def check_forms(
 
 
 def device_named(device: str) -> torch.device:
-    """Return the device of this name.
-
-    Raises ModelError for one that this machine lacks.
-    """
+    """Return the device of this name. Raises ModelError if it is lacking."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -34,10 +34,7 @@ NUMBERS = ("F64", "F32", "F16", "BF16")
 FEW_LAYERS = 1000
 """Layers. So many are built without storage in seconds, whatever the files hold."""
 FEW_NUMBERS = 2**26
-"""Numbers.
-
-Tables that are computed have so many, and small models have larger tables than files.
-"""
+"""Numbers of computed tables: more than the files of small models have."""
 NUMBERS_PER_BYTE = 16
 """Twice the numbers that a byte can hold in one bit each."""
 
@@ -150,10 +147,7 @@ def _layers(config: PreTrainedConfig) -> Iterator[tuple[str, int]]:
 
 
 def files(source: str | Path, *, fetch: bool = True) -> list[Path]:
-    """Return the safetensors files of a checkpoint; `fetch` as for `hub.file`.
-
-    Raises ModelError if one is lacking.
-    """
+    """Return a checkpoint's safetensors files by `fetch`, or raise ModelError."""
     index = read_json(source, INDEX)
     names = [WEIGHTS] if index is None else sorted(set(index["weight_map"].values()))
     files = [hub.file(source, name, fetch=fetch) for name in names]

@@ -16,8 +16,8 @@ from foreword.model.kv.limit import free_memory
 from foreword.model.layers import layers_of, rank_count
 
 TINY, SMALL = 25_000_000, 250_000_000
-"""Parameters. Up to the first size, an excerpt has all layers; up to the second, that
-of an encoder-decoder has.
+"""Parameters. Up to the first, an excerpt has all layers; an encoder-decoder: the
+second.
 """
 
 
@@ -123,9 +123,7 @@ def _widened(parts: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _wide(value: Any) -> Any:
-    """Return a tensor in float32, or a tuple or dict with its tensors so; ids and masks
-    stay as they are.
-    """
+    """Return tensors, alone or in a tuple or dict, in float32; not ids and masks."""
     if type(value) is tuple:
         return tuple(map(_wide, value))
     if isinstance(value, dict):

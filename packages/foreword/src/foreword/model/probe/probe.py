@@ -32,16 +32,11 @@ if TYPE_CHECKING:
 
 
 FAST = (NATIVE, GRAPH)
-"""Backends for some architectures on some machines; their algorithm is not checked in
-float32 first.
-"""
+"""Backends of some architectures and machines that are not checked in float32."""
 
 
 def backend_named(backend: str | None) -> str | None:
-    """Return the name of a backend, or None for the best.
-
-    Raises InvalidRequest for an unknown name.
-    """
+    """Return the backend's name; None: the best. Raises InvalidRequest if unknown."""
     names = list(dict.fromkeys(name.partition(" ")[0] for name in (*BACKENDS, PLAIN)))
     if backend is not None and backend not in names:
         raise InvalidRequest(

@@ -31,9 +31,7 @@ Largest deviation from the model's own scores in float32; and in fewer bits, whe
 model's own rounding is not known.
 """
 LEAST = 0.1
-"""Standard deviations. Deviation that is always allowed in fewer bits, however little
-the model itself rounds.
-"""
+"""Standard deviations always allowed in fewer bits, however little the model rounds."""
 FACTOR = 4.0
 """Times the model's own rounding that a backend may deviate.
 
@@ -80,9 +78,7 @@ class Trial:
         return precise, [max(LEAST, FACTOR * error) for error in rounding]
 
     def wrong(self, backend: str, mode: Mode) -> str | None:
-        """Return why this backend's algorithm differs from the model's, checked in
-        float32; None if it does not.
-        """
+        """Return why the algorithm differs in float32; None if it does not."""
         if not self._rounded:
             return None
         if self._precise is None:
@@ -293,9 +289,7 @@ def _index_invariant(
     tokens: list[int],
     materials: Mapping[int, object],
 ) -> bool:
-    """Return whether rows keep their bits at another index of another forward; many
-    rows at once, which is cheap.
-    """
+    """Return whether rows keep their bits at another index of another forward."""
     text = (tokens * 3)[:48]
     for name in (0, 1):
         backend.close(name)
@@ -314,9 +308,7 @@ def _missing_window(
     model: PreTrainedModel,
     windows: Mapping[int, int | None],
 ) -> str | None:
-    """Return which layers lack the window of the config; the tested sequence is too
-    short to show it in scores.
-    """
+    """Return the layers without the config's window; too short a text hides it."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     windowed = ("sliding_attention", "chunked_attention")

@@ -12,8 +12,7 @@ from foreword.native import forward
 from foreword.native.openmp import in_parallel
 
 PART = 2**20
-"""Weights made at a time: few enough for the caches of a core, which is twice as
-fast."""
+"""Weights made at a time: they fit in a core's caches, which is twice as fast."""
 
 
 Blocks = Callable[[slice], tuple[str, Tensor]]
@@ -72,10 +71,7 @@ class Coded:
         return self.codes.shape[1] // self.group
 
     def dense(self) -> Float[Tensor, "outputs depth"]:
-        """Return the weights in float32.
-
-        Defines what every kernel over this form computes.
-        """
+        """Return float32 weights, as every kernel over this form must compute them."""
         # twice as fast as torch
         level = torch.from_numpy(
             np.take(self.levels.float().numpy(), self.codes.numpy())

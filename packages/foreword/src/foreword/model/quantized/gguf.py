@@ -17,10 +17,7 @@ Blocks = UInt8[Tensor, "outputs blocks bytes"]
 FLOATS = ("F32", "F16", "BF16", "F64")
 """Types that hold numbers, not codes."""
 SMALL, LARGE = 32, 16
-"""Inputs.
-
-Group size of most types, and of some types with 256 inputs a block.
-"""
+"""Inputs. Group size of most types, and of some types with 256 inputs a block."""
 NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the numbers of four bits with an exponent of two."""

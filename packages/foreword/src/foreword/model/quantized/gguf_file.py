@@ -31,9 +31,7 @@ SAME = (COUNT, TENSORS, "general.architecture", "general.name")
 
 
 def check_parts(
-    source: str,
-    paths: Sequence[Path],
-    headers: Sequence[Header],
+    source: str, paths: Sequence[Path], headers: Sequence[Header]
 ) -> dict[str, TensorData]:
     """Return the tensor of each name in all parts.
 
@@ -66,10 +64,7 @@ AGAIN = "Download all parts of the same model again"
 
 
 def _check_number(
-    source: str,
-    names: Sequence[str],
-    number: int,
-    header: Header,
+    source: str, names: Sequence[str], number: int, header: Header
 ) -> None:
     """Raise ModelError for a part with another number, or of another number of parts,
     than its name says.
@@ -89,10 +84,7 @@ def _check_number(
 
 
 def _check_same(
-    source: str,
-    names: Sequence[str],
-    number: int,
-    headers: Sequence[Header],
+    source: str, names: Sequence[str], number: int, headers: Sequence[Header]
 ) -> None:
     """Raise ModelError for a part that belongs to another model than the first one."""
     for field in SAME:
@@ -208,10 +200,7 @@ class GgufFile:
         return blake2b(header, digest_size=16).hexdigest()
 
     def field(self, name: str) -> Any:
-        """Return the value of a field; None where there is none.
-
-        "{}" stands for the architecture.
-        """
+        """Return a field's value or None. "{}" stands for the architecture."""
         return self.headers[0].field(name.format(self.architecture))
 
     def values(self, name: str) -> list[float]:
@@ -259,10 +248,7 @@ class GgufFile:
 
 
 MOST_OPENED = 2
-"""Files.
-
-A target and its draft: each is opened for its config, its tokenizer and its weights.
-"""
+"""Files: a target's and its draft's, opened for config, tokenizer, weights."""
 _OPENED: dict[tuple[str, tuple[tuple[Path, int], ...]], GgufFile] = {}
 """By source, and the path and time of change, in nanoseconds, of each part."""
 _LOCK = RLock()

@@ -9,11 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import (
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from foreword.errors import ModelError
 from foreword.files import atomic_file, cache
@@ -190,10 +186,7 @@ def _sentencepiece(file: GgufFile) -> str:
     """Return a tokenizer of SentencePiece's in JSON, as transformers reads it."""
     path = file.paths[0]
     fast: Any = AutoTokenizer.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        local_files_only=True,
-        trust_remote_code=False,
+        path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
     )
     if file.field("tokenizer.ggml.add_space_prefix") is not False:
         fast.backend_tokenizer.normalizer = normalizers.Sequence(

@@ -147,10 +147,7 @@ def _experts(
     matrix: str,
     bias: str | None,
 ) -> Place:
-    """Return the place of the matrices of all experts, or of their biases.
-
-    Gpt-oss alternates gate and up.
-    """
+    """Return the place of all experts' matrices or biases; gpt-oss alternates."""
     ending, alternating = "bias" if bias else "weight", file.architecture == "gpt-oss"
     if matrix == "down":
         return Place(

@@ -68,8 +68,7 @@ class Layer:
 
 
 Reader = Callable[[Layer], Coded | Tensor]
-"""Returns a quantized matrix, or its weights in float32 where `Coded` cannot hold it.
-"""
+"""Returns a quantized matrix, or float32 weights where `Coded` cannot hold it."""
 
 
 @dataclass(frozen=True, slots=True)

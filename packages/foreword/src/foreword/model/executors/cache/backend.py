@@ -30,19 +30,11 @@ from foreword.model.layers import cache_argument
 from foreword.native.openmp import all_threads
 
 BLOCK = 8
-"""Rows of a forward after the prompt.
-
-More rows cost more; with fewer, draft tokens need a second forward.
-"""
+"""Rows of a forward after the prompt: a compromise between cost and forwards."""
 PROMPT = 128
-"""Rows.
-
-Largest forward over the prompt; its end is read in halves of that, down to BLOCK.
-"""
+"""Rows. Largest forward over the prompt; its end is halved down to BLOCK."""
 BACK = 8
-"""Tokens that can always be rolled back without reading the sequence again; enough for
-chains of draft models.
-"""
+"""Tokens that can always be rolled back without reading the sequence again."""
 
 
 Mark = tuple[int, Cache | None]
@@ -59,15 +51,11 @@ class _State:
     """Shortest first; a forward continues from a copy of the cache."""
     tokens: list[int] = field(default_factory=list)
     prompt: int | None = None
-    """Length of the prompt: as given, or the tokens read when logits were first
-    requested; None before.
-    """
+    """Prompt tokens: as given, or those read before the first logits; None before."""
 
 
 class CacheBackend(CapturesHiddenStates, Remembers):
-    """A backend that reads blocks (mode CACHE), or the whole prompt and then single
-    tokens, unpadded (mode PLAIN).
-    """
+    """A backend that reads blocks (CACHE), or a prompt and single tokens (PLAIN)."""
 
     probed = True
 
@@ -99,9 +87,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         tenant: str = "",
         layers: Sequence[int] = (),
     ) -> int:
-        """Begin a sequence, without the caches of earlier ones: its blocks depend on
-        the length of its prompt.
-        """
+        """Begin a sequence without earlier caches: its blocks depend on its prompt."""
         beginning: Mark = (0, self._empty_cache() if self._cache else None)
         self._states[id] = _State(beginning, [beginning])
         return 0
@@ -188,9 +174,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         return logits, hidden
 
     def _size(self, state: _State, start: int) -> int:
-        """Return the size of the block at `start`, a function of `start` and the prompt
-        length only.
-        """
+        """Return the size of the block at `start`, by the prompt's length only."""
         if self.mode is Mode.PLAIN:
             return (state.prompt or len(state.tokens) + 1) if start == 0 else 1
         size = PROMPT
@@ -232,9 +216,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         return output.logits[0, -size:], states[-size:]
 
     def _rollback(self, state: _State, past: int) -> None:
-        """Drop every token after `past`; tokens before it but after the last mark left
-        are read again.
-        """
+        """Drop tokens after `past`; those after the last mark left are read again."""
         if past == len(state.tokens):
             return
         del state.tokens[past:]
@@ -244,9 +226,7 @@ class CacheBackend(CapturesHiddenStates, Remembers):
         state.marks = marks or [state.beginning]
 
     def _trim(self, state: _State, committed: int) -> None:
-        """Drop marks that no forward will start from: those before the last one at
-        least BACK tokens back.
-        """
+        """Drop marks before the last one that is at least BACK tokens back."""
         back = 0 if self.mode is Mode.PLAIN else BACK
         lengths = [tokens for tokens, _ in state.marks]
         old = [i for i, length in enumerate(lengths) if length <= committed - back]

@@ -136,10 +136,7 @@ class Shape:
 
 
 class CudaGraphBackend(PoolBackend):
-    """A backend that packs reads into forwards of few shapes.
-
-    Padding rows write to a pool row that is never read.
-    """
+    """A backend of forwards in few shapes; padding writes to a row never read."""
 
     probed = False
 
@@ -260,11 +257,7 @@ class CudaGraphBackend(PoolBackend):
         return next(bucket for bucket in self._buckets if bucket >= rows)
 
     def _record(self, work: Callable[[], Output]) -> Callable[[], Output]:
-        """Record work.
-
-        The first recording must succeed, or the probe takes another backend; later ones
-        may fail.
-        """
+        """Record work. The first recording must succeed; later ones may fail."""
         try:
             return self._runner(work)
         except torch.OutOfMemoryError:

@@ -164,10 +164,7 @@ def joined_sums(
     VALUE_DIM: tl.constexpr,
     VALUE_WIDE: tl.constexpr,
 ):
-    """Join the splits of one row and one head, first to last.
-
-    A row without keys returns zeros.
-    """
+    """Join the splits of a row and a head in order; a row without keys is zeros."""
     row, head = tl.program_id(0), tl.program_id(1)
     count = (tl.load(sheet + row * width + LENGTH) + SPLIT - 1) // SPLIT
     here = row.to(tl.int64) * tl.num_programs(1) + head

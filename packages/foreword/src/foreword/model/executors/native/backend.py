@@ -207,10 +207,7 @@ class NativeBackend(NativeExecutor):
             self.model.table = self.matrices.keep(self._table)
 
     def _leave_in_file(self) -> bool:
-        """Look embeddings up in their GGUF file from now on, if C reads their type.
-
-        Return whether it does.
-        """
+        """Look embeddings up in their GGUF file, if C reads their type; return that."""
         from foreword.model.executors.native import codes
 
         words: Any = self._hf.get_input_embeddings()
@@ -227,10 +224,7 @@ class NativeBackend(NativeExecutor):
         return True
 
     def quantize_kv(self) -> None:
-        """Hold the keys and values of sequences opened from now on in 8 bits.
-
-        None may be open.
-        """
+        """Hold keys and values in 8 bits from now on. No sequence may be open."""
         old, self.pool = (
             self.pool,
             rows_of(self._hf, forward.BYTES),

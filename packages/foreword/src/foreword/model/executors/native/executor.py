@@ -55,10 +55,7 @@ def lay_words(described: forward.Model, embedding: Any, backend: object) -> None
 
 
 class NativeExecutor(Paged[Rows]):
-    """A C forward over packed rows of many sequences.
-
-    A row's bits do not depend on the other rows.
-    """
+    """A C forward over packed rows; a row's bits do not depend on the others."""
 
     mode = Mode.TREE
 

@@ -164,10 +164,7 @@ def _header(matrix: UInt8[Tensor, "bytes"]) -> forward.Grouped:
 
 
 def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
-    """Return the bytes of a matrix in groups.
-
-    Outputs beyond the last, up to a whole strip, are zero.
-    """
+    """Return the bytes of a matrix in groups, zeros up to a whole strip."""
     matrix = _split(_padded(matrix))
     strips, groups = len(matrix.codes) // LANES, matrix.groups
     kind, tops, each = _field(matrix.scale, groups)
@@ -259,10 +256,7 @@ def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:
 
 
 def _offset(matrix: Coded, groups: int) -> tuple[int, list[Tensor], Tensor]:
-    """Return the same of offsets.
-
-    Zero points, which the scale multiplies, are stored alone.
-    """
+    """Return the same of offsets; zero points are stored alone."""
     scale, offset = matrix.scale, matrix.offset
     assert offset is not None
     if (

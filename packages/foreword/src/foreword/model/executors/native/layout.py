@@ -23,10 +23,7 @@ values.
 """
 
 MATRICES = ("qkv", "out", "cross_q", "cross_out", "gate_up", "down")
-"""Packed matrices of a layer, which may be quantized.
-
-The router is packed too, but stays bfloat16.
-"""
+"""Packed matrices that may be quantized; the router stays bfloat16."""
 BIASES = {"gate_up": "up_bias"} | {
     name: f"{name}_bias" for name in MATRICES if name != "gate_up"
 }

@@ -35,10 +35,7 @@ SLOTS = 2
 csrc/stream.c.
 """
 SHARE = 0.75
-"""Share of the free memory that weights may take.
-
-The rest is for keys, values, and everything else.
-"""
+"""Share of the free memory for weights; the rest is for keys, values and others."""
 FIXED = ("router",)
 """Packed matrices of a layer that are always in memory, as the LM head and the
 embeddings are.

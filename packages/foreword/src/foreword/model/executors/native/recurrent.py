@@ -26,10 +26,7 @@ from foreword.native.forward import Recurrence, State
 SLOTS = 16
 """Tokens. Initial slots of a sequence."""
 MOST_BACK = 64
-"""Tokens.
-
-Most that the state leaves out, so that a sequence can be truncated without rereading.
-"""
+"""Tokens. Most that the state leaves out, to be truncated without rereading."""
 NEVER = 2**62
 """A row that no text reaches."""
 
@@ -116,10 +113,7 @@ class SequenceState:
         return self.tokens[:past]
 
     def expect(self, read: Read, beyond: int) -> int:
-        """Make room for a read and `beyond` draft tokens after it.
-
-        Return the number of draft tokens, held ones too.
-        """
+        """Make room for a read and `beyond` drafts; return how many, with held ones."""
         committed = len(read.tokens) - read.drafted
         end, state = read.start + len(read.tokens), self.state
         state.back = (

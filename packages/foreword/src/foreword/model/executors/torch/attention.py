@@ -20,13 +20,9 @@ from foreword.model.kv.reads import Span
 
 NAME = "foreword"
 ROWS = 16
-"""Query rows are padded to a multiple of this; with whole pages of keys, a row's bits
-do not depend on the batch.
-"""
+"""Query rows are padded to a multiple: a row's bits then ignore the batch."""
 KEYS = 128
-"""Keys in one product of weights and values; over more, libraries sum in an order that
-depends on the row count.
-"""
+"""Keys in one product of weights and values; over more, the order of sums varies."""
 
 
 UNPLANNED = (
@@ -213,9 +209,7 @@ def _attended(
     softcap: float | None,
     sinks: Float[Tensor, "kv_heads padded"] | None,
 ) -> Float[Tensor, "1 kv_heads padded value_dim"]:
-    """Compute attention by torch's fused kernel; without it for soft-capped scores,
-    sinks or another value size.
-    """
+    """Compute attention by torch's fused kernel, or without for scores it lacks."""
     if softcap is None and sinks is None and key.shape[-1] == value.shape[-1]:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scale

@@ -1,6 +1,4 @@
-"""Pool backend: a Hugging Face model with our attention function, many sequences packed
-in one forward.
-"""
+"""Pool backend: a Hugging Face model with our attention, sequences packed."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,9 +28,7 @@ another function, whose bits differ."""
 
 
 class PoolBackend(Packing, CapturesHiddenStates):
-    """A backend that packs the tokens of all sequences in one row; positions and the
-    plan keep them apart.
-    """
+    """A backend that packs all sequences in one row; the plan keeps them apart."""
 
     POOL: type[KVPool] = KVPool
     """Kind of its own pages."""
@@ -71,9 +67,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
         return self._rope is not None
 
     def twin(self, *, shares: bool) -> "PoolBackend":
-        """Return another executor of the same model: with pages and memories of its
-        own, or as a guest in this one's.
-        """
+        """Return an executor of the same model, with its own pages or as a guest."""
         memories = self.memories
         if not shares:
             memories = [memory.empty() for memory in memories]
@@ -152,9 +146,7 @@ class PoolBackend(Packing, CapturesHiddenStates):
 
 
 PROBED = [1, 2, 3]
-"""Tokens that are read to see whether a forward can go on after the first layers; they
-are in every vocabulary.
-"""
+"""Tokens of every vocabulary, read to see if a forward can go on midway."""
 _PROBE = -1
 """Id of a sequence that no request has."""
 
@@ -186,15 +178,10 @@ class DynamicRope:
     rotaries: Sequence[Any]
     """The rotary modules; some keep the longest length seen in any sequence."""
     twice: bool
-    """Whether there are two sets of angles, up to the border and beyond it (longrope).
-
-    Else each length has its own.
-    """
+    """Whether there are two sets of angles (longrope), or one for each length."""
 
     def parts(self, read: Read) -> Sequence[Read]:
-        """Split a read into the reads of plain decoding, where its draft tokens would
-        change the angles.
-        """
+        """Split a read where its draft tokens would change the angles."""
         draft_tokens = (
             max(read.keep - 1, 0)
             if read.parents is None

@@ -28,17 +28,13 @@ from foreword.model.vision.memory import ImageMemory
 from foreword.model.vision.rows import Placed, shown
 
 LENGTH = "past_key_values_length"
-"""The parameter by which a position embedding is known: where the rows of a forward
-begin in the text.
-"""
+"""The parameter that tells a position embedding where a forward's rows begin."""
 POSITIONS = "position_ids"
 MODEL_POSITIONS = "decoder_position_ids"
 
 
 class Positions:
-    """The parts of an encoder-decoder that need the positions of the decoder's rows,
-    found by their parameters.
-    """
+    """The parts of an encoder-decoder that need the positions of decoder rows."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         modules: list[Any] = list(model.get_decoder().modules())
@@ -52,9 +48,7 @@ class Positions:
 
     @contextmanager
     def given(self, positions: Int[Tensor, "rows"]) -> Iterator[dict[str, Any]]:
-        """Give these positions to the embeddings while inside; yield the options of the
-        model's forward that do.
-        """
+        """Give these positions to embeddings; yield the options of the forward."""
         with ExitStack() as hooks:
             for module, signature in self._embeddings:
                 embedding = _Embedding(signature, positions)
@@ -238,10 +232,7 @@ def build(model: PreTrainedModel, order: Order) -> PoolBackend:
 
 
 def stateful(model: PreTrainedModel) -> str | None:
-    """Return why the pool cannot run this model; None if it can.
-
-    A recurrent state cannot be masked like a key.
-    """
+    """Return why the pool cannot run this model (a recurrent state), or None."""
     try:
         parts = [part for layer in layers_of(model) for part in layer.modules()]
     except (ModelError, AttributeError, NotImplementedError):

@@ -1,6 +1,4 @@
-"""Captures a Hugging Face model's hidden states with hooks during its forwards; its
-code is not changed.
-"""
+"""Captures a Hugging Face model's hidden states with hooks, not changing its code."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -155,9 +153,7 @@ class CapturesHiddenStates:
     def read_hidden(
         self, reads: Sequence[Read], layers: Sequence[int]
     ) -> tuple[Float[Tensor, "kept vocab"], Float[Tensor, "rows features"]]:
-        """Run `read`; return also the hidden states of every token read, concatenated
-        over `layers`.
-        """
+        """Run `read`; return each token's hidden states too, joined over `layers`."""
         logits, states = zip(
             *[self._read_states(part, layers) for part in self._forwards(reads)],
             strict=True,
@@ -179,9 +175,7 @@ class CapturesHiddenStates:
     def _own_rows(
         self, rows: Float[Tensor, "captured features"], count: int
     ) -> Float[Tensor, "rows features"]:
-        """Return the rows of the requested tokens: the last ones, as earlier tokens may
-        be read again.
-        """
+        """Return the rows of the requested tokens, which are the last ones."""
         return rows[-count:]
 
     def _read_states(

@@ -8,17 +8,11 @@ from foreword.model.kv.pages import PagePool, PageTable, pages_for
 from foreword.model.kv.prefixes import PAGE
 
 BEYOND = 5
-"""Pages.
-
-The pool has so many more than it gave away: the padded keys of its last page reach as
-far (`whole`).
-"""
+"""Pages kept free behind the last one given away, which padded keys may reach."""
 FIRST = 16
 """Pages. Initial size of a pool of reserved pages."""
 GROWTH = 32
-"""The pool grows by one part in so many beyond what is needed: little memory lies idle,
-and few rows are copied.
-"""
+"""The pool grows by one part in so many beyond the need: few rows are copied."""
 
 
 class KVPool(PagePool):
@@ -61,9 +55,7 @@ class KVPool(PagePool):
         value: Float[Tensor, "rows heads value_dim"],
         rows: Int[Tensor, "written"],
     ) -> tuple[Float[Tensor, "pool heads dim"], Float[Tensor, "pool heads value_dim"]]:
-        """Write the first len(rows) new keys and values of a layer; return all its keys
-        and values.
-        """
+        """Write the new keys and values of a layer; return all its keys and values."""
         if layer not in self._layers:
             self._layers[layer] = (
                 key.new_zeros(self.rows, *key.shape[1:]),
@@ -96,9 +88,7 @@ class KVPool(PagePool):
 
     @torch.inference_mode()
     def move(self, source: Int[Tensor, "rows"], target: Int[Tensor, "rows"]) -> None:
-        """Copy rows (an accepted branch of a tree) to the end of the committed tokens,
-        in every layer.
-        """
+        """Copy rows (an accepted branch) to the end of the text, in every layer."""
         for keys, values in self._layers.values():
             keys[target] = keys[source]
             values[target] = values[source]

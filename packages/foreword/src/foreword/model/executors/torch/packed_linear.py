@@ -129,9 +129,7 @@ def tail_differs() -> bool:
 
 
 def packable(module: nn.Module) -> bool:
-    """Return whether a module is an nn.Linear on CPU, without hooks, in a dtype that
-    oneDNN multiplies.
-    """
+    """Return whether a module is a plain nn.Linear on CPU that oneDNN multiplies."""
     if type(module) is not nn.Linear or module.weight.device.type != "cpu":
         return False
     dtype = module.weight.dtype
@@ -189,9 +187,7 @@ EXPERTS = (
 
 
 def tileable(module: nn.Module) -> bool:
-    """Return whether a module is experts on CPU whose forward takes rows, expert
-    indices and weights.
-    """
+    """Return whether a module is experts on CPU with (rows, indices, weights)."""
     # transformers replaces the forward of a module that it splits among processes
     _, *names = inspect.signature(type(module).forward).parameters
     return (
@@ -223,9 +219,7 @@ def _tiled(
 
 
 def unpacked(model: nn.Module) -> bool:
-    """Return whether a CPU matrix is neither packed nor an embedding, so that its
-    products need tiles.
-    """
+    """Return whether products of a CPU matrix need tiles: not packed, no embedding."""
     layers = [one for one in model.modules() if not isinstance(one, nn.Embedding)]
     return any(
         weight.dim() > 1 and weight.numel() and weight.device.type == "cpu"
@@ -244,9 +238,7 @@ class Swap:
 
 
 def swap_in(model: nn.Module) -> list[Swap]:
-    """Replace every packable linear layer of `model` by its packed form, and tile
-    experts; `swap_out` undoes it.
-    """
+    """Pack every linear layer that can be, and tile experts; `swap_out` undoes it."""
     swaps = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

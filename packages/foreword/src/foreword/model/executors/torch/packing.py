@@ -1,6 +1,4 @@
-"""Packs many sequences into one forward of a torch module: the tokens, positions and
-pool rows of each read.
-"""
+"""Packs sequences into one forward: tokens, positions and pool rows of each read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""Plan of a forward of the torch executor: where packed rows are written, and the masks
-of their keys.
-"""
+"""Plan of a forward of the torch executor: rows to write, and masks of keys."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,9 +43,7 @@ class Plan:
     rows: Int[Tensor, "written"]
     """Row of the pool where each packed row is written."""
     windows: dict[int, int | None] = field(default_factory=dict)
-    """The sliding window that each layer passed to attention; the probe compares it
-    with the model's config.
-    """
+    """The window that each layer passed to attention, which the probe compares."""
     masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     """Cached masks by (first row, kind of layer), shared by the layers of a forward."""
     places: dict[tuple[int, bool], slice | list[int]] = field(default_factory=dict)
@@ -55,9 +51,7 @@ class Plan:
     blocks: dict[tuple[int, bool], list[Block]] = field(default_factory=dict)
     """Cached `blocks_of` each span and its source, by its first row."""
     cross: tuple[Tensor, ...] = ()
-    """By layer, the keys that its cross-attention passes: placeholders for the keys of
-    each span's source.
-    """
+    """By layer, keys that its cross-attention passes: placeholders of the sources."""
     biases: dict[int, Float[Tensor, "heads distances"]] = field(default_factory=dict)
     """Bias of a score by the distance of its key, by the layer that has the table."""
 
@@ -71,9 +65,7 @@ class Plan:
         return self.places[span.start, source]
 
     def blocks_of(self, span: Span, *, source: bool = False) -> list[Block]:
-        """Return the blocks of a span's rows, branch by branch; all rows are alike to
-        the keys of a source.
-        """
+        """Return a span's rows in blocks by branch; a source treats all alike."""
         if (span.start, source) not in self.blocks:
             branches = [span.chain] if source else span.branches()
             moved = any(branch.moved for branch in branches)

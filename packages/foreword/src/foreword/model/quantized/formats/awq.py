@@ -20,13 +20,7 @@ def read(layer: Layer) -> Coded | Tensor:
     groups, outputs = scale.shape
     codes = _unpacked(layer.take(".qweight", torch.int32, None, outputs // 8))
     zeros = _unpacked(layer.take(".qzeros", torch.int32, groups, outputs // 8))
-    return affine(
-        layer,
-        codes.T.contiguous(),
-        4,
-        scale.T,
-        zeros.T.to(torch.int32) - 8,
-    )
+    return affine(layer, codes.T.contiguous(), 4, scale.T, zeros.T.to(torch.int32) - 8)
 
 
 def refused(settings: Mapping[str, Any]) -> str:

@@ -28,8 +28,7 @@ def numbers(scale: Tensor) -> Float32[Tensor, "..."]:
 
 
 def fp4(
-    packed: UInt8[Tensor, "outputs bytes"],
-    scale: Float32[Tensor, "outputs groups"],
+    packed: UInt8[Tensor, "outputs bytes"], scale: Float32[Tensor, "outputs groups"]
 ) -> Coded:
     """Return a matrix of E2M1 numbers, two to a byte, the low half first.
 
