@@ -43,7 +43,7 @@ class Find:
     check: str
     """Empty = none does."""
     seconds: float
-    """Of processor time, which other programs do not lengthen."""
+    """Seconds of processor time, which other programs do not lengthen."""
 
 
 def search(llm: LLM, draftings: Sequence[Drafting], options: CertifyOptions) -> Find:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -136,7 +137,7 @@ def _batches(service: Service) -> Batches | None:
 def catch(app: FastAPI, reported: Reported) -> None:
     """Answer every error in the shape of its dialect, as `reported` has it."""
     for kind in (ForewordError, HTTPException, Exception):
-        app.add_exception_handler(kind, _Failure(reported))
+        app.add_exception_handler(kind, partial(_failed, reported))
 
 
 def cors(origins: tuple[str, ...]) -> list[Middleware]:
@@ -232,19 +233,16 @@ def _generates(tag: str, kind: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-class _Failure:
-    """Exception handler: every error in the shape of its dialect."""
-
-    def __init__(self, reported: Reported) -> None:
-        self._reported = reported
-
-    async def __call__(self, http_request: Request, error: Exception) -> Response:
-        request_id = getattr(http_request.state, "request_id", "")
-        if isinstance(error, HTTPException):
-            detail = str(error.detail)
-            if error.status_code == 404:  # of a route that this model does not have
-                detail = f"cannot find {http_request.url.path}: no such path"
-            failure = ApiError(error.status_code, detail)
-        else:
-            failure = self._reported(error, request_id)
-        return refused(failure, http_request.scope)
+async def _failed(
+    reported: Reported, http_request: Request, error: Exception
+) -> Response:
+    """Return an error in the shape of its dialect."""
+    request_id = getattr(http_request.state, "request_id", "")
+    if isinstance(error, HTTPException):
+        detail = str(error.detail)
+        if error.status_code == 404:  # of a route that this model does not have
+            detail = f"cannot find {http_request.url.path}: no such path"
+        failure = ApiError(error.status_code, detail)
+    else:
+        failure = reported(error, request_id)
+    return refused(failure, http_request.scope)

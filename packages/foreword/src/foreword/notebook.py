@@ -17,7 +17,7 @@ def show(deltas: Iterable[Delta]) -> str:
         from IPython.display import HTML, display
     except ImportError as error:
         raise InvalidRequest(
-            "cannot show an answer: this is no notebook. Print the text of each delta"
+            "cannot show an answer: IPython is not installed. Print each delta.text"
         ) from error
     view = display(HTML(""), display_id=True)
     pieces: list[Piece] = []

@@ -1,6 +1,4 @@
-"""Statistics of measurements: intervals by the bootstrap over prompts, and Pearson's
-chi-square test with the smallest deviation that it detects.
-"""
+"""Statistics of measurements: intervals by the bootstrap over prompts."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -20,7 +18,8 @@ def median_of(samples: Sequence[float], *, seed: int = 0) -> Interval:
 
 
 def percentiles(
-    values: Sequence[float], shares: Sequence[int]
+    values: Sequence[float],
+    shares: Sequence[int],
 ) -> tuple[float | None, ...]:
     """Return percentiles, linear between neighbours; None for no values."""
     if not values:
@@ -39,7 +38,11 @@ def speed(costs: Costs) -> float:
 
 
 def speedup(
-    ours: Costs, theirs: Costs, *, times: int = RESAMPLES, seed: int = 0
+    ours: Costs,
+    theirs: Costs,
+    *,
+    times: int = RESAMPLES,
+    seed: int = 0,
 ) -> Interval:
     """Return the ratio of tokens per second of `ours` to `theirs` on the same prompts.
 

@@ -91,7 +91,7 @@ def _auto(
         members.setdefault(default_method(drafts[0]), loaded[0].drafter)
     for name, _ in kind.parts:
         if name not in members:
-            members[name] = _named(llm, name, drafts, bundled=bundled).drafter
+            members[name] = _named(llm, name, (), bundled=bundled).drafter
     joint = AutoDrafter([members[name] for name, _ in kind.parts])
     joint.names = tuple(name for name, _ in kind.parts)
     return Drafting(AUTO, joint)

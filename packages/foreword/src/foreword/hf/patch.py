@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from threading import Lock
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
@@ -249,7 +249,7 @@ def _call(model: PreTrainedModel, arguments: dict[str, Any], setting: Setting) -
     timed = setting("stop_strings") is not None or setting("max_time") is not None
     for name in CACHES:
         if inputs.get(name) is not None:
-            inputs[name] = _CallerCache(inputs[name])
+            inputs[name] = _of_caller(inputs[name])
     return Call(
         model=model,
         setting=setting,
@@ -263,15 +263,10 @@ def _call(model: PreTrainedModel, arguments: dict[str, Any], setting: Setting) -
     )
 
 
-class _CallerCache:
-    """A cache passed by the caller, empty or not."""
-
-    _is_user_defined = True
-
-    def __init__(self, cache: Any) -> None:
-        self.layers = getattr(
-            getattr(cache, "self_attention_cache", cache), "layers", ()
-        )
+def _of_caller(cache: Any) -> SimpleNamespace:
+    """Return a cache as one that the caller passed, empty or not."""
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+    return SimpleNamespace(layers=layers, _is_user_defined=True)
 
 
 def _without_drafting(arguments: dict[str, Any], setting: Setting) -> dict[str, Any]:

@@ -32,20 +32,18 @@ ROOM = 4096
 """Tokens of a prompt and its answer; when drafting, so many logits are kept."""
 
 
-class GreedyDraft:
-    """A greedy draft model in the binding's interface, which verifies draft tokens but
-    has no such model.
+def greedy_draft(llama: Any) -> Callable[..., np.ndarray]:
+    """Return a greedy draft model in the binding's interface, which verifies draft
+    tokens but has no such model: the next ids (int32), where no prefix of the last call
+    is read again.
     """
+    most = SETTINGS[ASSISTED]["num_pred_tokens"]
 
-    def __init__(self, llama: Any) -> None:
-        self._llama = llama
+    def draft(input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
+        tokens = llama.generate(input_ids.tolist(), temp=0.0)
+        return np.array([*islice(tokens, most)], dtype=np.intc)
 
-    def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
-        """Return the next ids (int32), reading no prefix of the last call again."""
-        tokens = self._llama.generate(input_ids.tolist(), temp=0.0)
-        return np.array(
-            list(islice(tokens, SETTINGS[ASSISTED]["num_pred_tokens"])), dtype=np.intc
-        )
+    return draft
 
 
 class LlamaCpp:
@@ -93,7 +91,7 @@ def entry(name: str, mode: str, pair: Pair) -> LlamaCpp:
     target = pair.target()
     draft: Any = None
     if mode == ASSISTED:
-        draft = GreedyDraft(_load(pair.draft(), pair.note))
+        draft = greedy_draft(_load(pair.draft(), pair.note))
     if mode == LOOKUP:
         speculative: Any = import_module("llama_cpp.llama_speculative")
         draft = speculative.LlamaPromptLookupDecoding(**SETTINGS[LOOKUP])

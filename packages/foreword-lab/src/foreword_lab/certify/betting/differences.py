@@ -134,7 +134,9 @@ def same_noise(rows: Rows) -> Others:
     waits = np.diff(np.take_along_axis(starts, order, 1), axis=1)
     hazard = np.cumsum(total[:, :-1] * waits, 1)
     # the mean of exp(-hazard t) over t: nothing has come until then
-    still = np.pad(1 / (1 + hazard), ((0, 0), (1, 1)), constant_values=(1, 0))
+    still = np.ones((len(total), total.shape[1] + 1))
+    still[:, 1:-1] = 1 / (1 + hazard)
+    still[:, -1] = 0
     times = -np.diff(still, axis=1) / total
     after = np.cumsum(times[:, ::-1], 1)[:, ::-1]
     residual = np.empty_like(rates)

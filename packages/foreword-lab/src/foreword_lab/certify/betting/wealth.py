@@ -169,9 +169,9 @@ class Ledger:
         Nothing is found in unlisted tokens.
         """
         tokens = self.tokens
-        found = max(bet.finds(tokens, planned or tokens) for bet in self.shared)
+        largest = max(bet.finds(tokens, planned or tokens) for bet in self.shared)
         blind = self.unlisted / max(1, tokens + self.unlisted)
-        return blind + (1 - blind) * found
+        return blind + (1 - blind) * largest
 
 
 def log_mean(logs: Sequence[float] | Sums) -> float:

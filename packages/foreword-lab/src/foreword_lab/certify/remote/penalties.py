@@ -1,8 +1,12 @@
 """Penalties for repetition against the log-probabilities of greedy tokens."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
+from itertools import chain
 
 from foreword_lab.certify.remote.ask import (
     ROUNDING,
@@ -34,26 +38,26 @@ def penalty_check(server: Server, source: Source) -> Check:
     greedy = replace(source, temperature=0.0)
     plain = [greedy.asked(topic, 0, TOKENS) for topic in TOPICS]
     sent = [(path, {**body, **PENALTIES}) for path, body in plain]
-    texts = [scored(answer) for answer in server.at_once(plain)]
-    answers = [scored(answer) for answer in server.at_once(sent)]
-    tokens = [token for answer in answers for token in answer if token.top]
-    before = [
-        margin
-        for topic, answer in zip(TOPICS, answers, strict=True)
-        for margin in margins(answer, prompt(topic))
-    ]
+    texts = [*map(scored, server.at_once(plain))]
+    answers = [*map(scored, server.at_once(sent))]
+    tokens = [token for token in chain(*answers) if token.top]
+    before: list[float] = []
+    for topic, answer in zip(TOPICS, answers, strict=True):
+        before += margins(answer, prompt(topic))
     after = [behind(token) for token in tokens]
     faults = min(before, after, key=_faults)
     evidence = {
         "tokens": len(tokens),
-        "log-probabilities": "before" if faults is before else "after",
+        "log-probabilities are after penalties": faults is after,
         "not the likeliest": _faults(faults),
         "farthest, nats": round(max(faults, default=0.0), 3),
     }
     if not tokens:
-        return Check(name, "cannot say", "there are no log-probabilities")
+        what = "there are no log-probabilities"
+        return Check(name, "cannot say", what)
     if _names(texts) == _names(answers):
-        return Check(name, "cannot say", "penalties change nothing", evidence)
+        what = "penalties change nothing"
+        return Check(name, "cannot say", what, evidence)
     if _faults(faults):
         what = f"{_faults(faults)} of {len(tokens)} tokens are not the likeliest"
         return Check(name, "differs", what, evidence)
@@ -67,21 +71,30 @@ def margins(answer: Sequence[Scored], text: str) -> list[float]:
 
     A token that stands in the prompt `text` may have been counted there, or not.
     """
-    behind_by = []
+    distances = []
     counts = Counter[str]()
     for token in answer:
         if token.top:
-            listed = dict(token.top)
-            last = token.top[-1][1]
-            own = listed.get(token.token, token.logprob)
-            best = max(
-                logprob - _penalty(counts, one, text.count(one.strip() or one))
-                for one, logprob in listed.items()
-            )
-            mine = (last if own is None else own) - _penalty(counts, token.token, 0)
-            behind_by.append(max(0.0, best - mine))
+            scores = [
+                logprob - _penalty(counts, name, _count(text, name))
+                for name, logprob in token.top
+            ]
+            taken = _penalty(counts, token.token, 0)
+            score = _logprob(token) - taken
+            distances.append(max(0.0, max(scores) - score))
         counts[token.token] += 1
-    return behind_by
+    return distances
+
+
+def _count(text: str, token: str) -> int:
+    return text.count(token.strip() or token)
+
+
+def _logprob(token: Scored) -> float:
+    """Return a token's log-probability; the last listed one where it is unknown."""
+    listed = dict(token.top)
+    logprob = listed.get(token.token, token.logprob)
+    return token.top[-1][1] if logprob is None else logprob
 
 
 def _penalty(counts: Mapping[str, int], token: str, more: int) -> float:

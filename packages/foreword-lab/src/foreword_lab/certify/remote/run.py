@@ -95,12 +95,12 @@ def certify_server(
     return Certificate.of(subject, [target, *checks], seed, clock)
 
 
-def outcomes(asked: Iterable[Asked], clock: Clock) -> list[Check]:
+def outcomes(named: Iterable[Asked], clock: Clock) -> list[Check]:
     """Return the outcomes of checks, up to one in which the server goes away: what was
     found before is kept.
     """
     checks = []
-    for name, check in asked:
+    for name, check in named:
         try:
             checks.append(_outcome(name, check, clock))
         except Unreachable as error:

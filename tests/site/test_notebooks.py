@@ -13,7 +13,7 @@ from foreword import show
 from foreword.errors import InvalidRequest
 from foreword.types.markup import answer_html
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALLER = {
     "--max-tokens 48 --temperature 0": "--max-tokens 8 --limit 12 --temperature 0",
     "--batch 2 --steps 200": "--batch 1 --steps 6 --prompts 1",
