@@ -105,7 +105,11 @@ DIALECTS = tuple(route.path for route in ROUTES if route.operation)
 """Paths that answer in a dialect; lines of batches name them."""
 UNKNOWN = Route("")
 WRITES = "this server writes text. Ask a server of a model for that"
-ELSEWHERE = dict.fromkeys(("/v1/embeddings", "/v1/rerank", "/v1/moderations"), WRITES)
+ELSEWHERE = {
+    "/v1/embeddings": WRITES,
+    "/v1/rerank": WRITES,
+    "/v1/moderations": WRITES,
+}
 """Paths of other kinds of models, and why no route takes them."""
 
 

@@ -14,12 +14,13 @@ def show(deltas: Iterable[Delta]) -> str:
     Raises InvalidRequest where IPython is not installed.
     """
     try:
-        from IPython.display import HTML, display
+        from IPython.display import HTML, DisplayHandle
     except ImportError as error:
         raise InvalidRequest(
             "cannot show an answer: IPython is not installed. Print each delta.text"
         ) from error
-    view = display(HTML(""), display_id=True)
+    view = DisplayHandle()
+    view.display(HTML(""))
     pieces: list[Piece] = []
     for rounds, delta in enumerate(deltas, 1):
         pieces += zip(delta.pieces, delta.origins, strict=True)
