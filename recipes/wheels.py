@@ -1,0 +1,112 @@
+"""Compile the C code for every platform, one library for each instruction set, and make
+a wheel of each platform. The compiler is clang, from the package ziglang.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from foreword.native.built import SOURCES, digest, file_name
+from foreword.native.compiler import NAMED_ONLY
+from foreword.native.cpu import cores
+
+ZIG = "ziglang==0.17.1"
+"""The compiler; another version may compile other bytes."""
+STEMS = ("foreword", "sampling", "suffix", "bandwidth")
+"""C files of which each instruction set has a library."""
+FLAGS = (
+    *("-O3", NAMED_ONLY, "-fno-math-errno", "-shared", "-fPIC", "-pthread"),
+    *("-s", "-Wl,--build-id=none"),
+)
+X86 = {
+    "amx": "x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",
+    "avx512-bf16": "x86_64_v4+avx512vnni+avx512bf16",
+    "avx512-vnni": "x86_64_v4+avx512vnni",
+    "avx512": "x86_64_v4",
+    "avx-vnni": "x86_64_v3+avxvnni",
+    "avx2": "x86_64_v3",
+    "sse4": "x86_64_v2",
+}
+ARM = {"dotprod": "generic+v8_2a+dotprod", "neon": "generic"}
+"""Instruction set, by its name in csrc/levels.c -> the processor that zig compiles for."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A system and an architecture that a wheel is for."""
+
+    target: str
+    """Name in zig, with the oldest version of the system."""
+    instructions: Mapping[str, str]
+    """Instruction set -> processor in zig."""
+
+    @property
+    def lowest(self) -> str:
+        """Processor of the library that chooses, in zig."""
+        return "x86_64" if self.target.startswith("x86") else "generic"
+
+
+PLATFORMS = {
+    "manylinux2014_x86_64": Platform("x86_64-linux-gnu.2.17", X86),
+    "manylinux2014_aarch64": Platform("aarch64-linux-gnu.2.17", ARM),
+    "macosx_11_0_arm64": Platform("aarch64-macos.11.0", {"dotprod": "apple_m1"}),
+    "macosx_11_0_x86_64": Platform(
+        "x86_64-macos.11.0", {name: X86[name] for name in ("avx2", "sse4")}
+    ),
+    "win_amd64": Platform(
+        "x86_64-windows-gnu", {name: X86[name] for name in X86 if name != "amx"}
+    ),
+}
+"""Tag of a wheel -> what it is for. Only Linux lets a process use AMX, and macOS does not
+show AVX512 to one that has not used it.
+"""
+
+
+def compiler(folder: Path) -> list[str]:
+    """Return the command of zig's C compiler, installed in an environment of its own."""
+    python = folder / "zig" / "bin" / "python"
+    if not python.exists():
+        _run([sys.executable, "-m", "venv", str(folder / "zig")])
+    _run([str(python), "-m", "pip", "install", "--quiet", ZIG])
+    return [str(python), "-m", "ziglang", "cc"]
+
+
+def commands(platform: Platform, out: Path) -> Iterator[list[str]]:
+    """Yield the words after the compiler's of each library of a platform."""
+    sources = digest()
+    yield _words(platform, platform.lowest, out / file_name("levels", sources, "any"))
+    for name, processor in platform.instructions.items():
+        for stem in STEMS:
+            yield _words(platform, processor, out / file_name(stem, sources, name))
+
+
+def compile_platform(tag: str, zig: list[str], out: Path) -> None:
+    """Compile the libraries of a platform into an empty folder."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    known = {"ZIG_GLOBAL_CACHE_DIR": str(out.parent / "zig-cache")}
+
+    def compile_one(words: list[str]) -> None:
+        _run([*zig, *words], known)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(compile_one, commands(PLATFORMS[tag], out)))
+    for other in [*out.glob("*.lib"), *out.glob("*.pdb")]:  # of Windows
+        other.unlink()
+
+
+def _words(platform: Platform, processor: str, file: Path) -> list[str]:
+    source = SOURCES / f"{file.name.partition('-')[0]}.c"
+    target = ["-target", platform.target, f"-mcpu={processor}"]
+    return [*target, *FLAGS, str(source), "-o", str(file), "-lm"]
+
+
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
+    subprocess.run(command, check=True, env=os.environ | (variables or {}))
