@@ -18,10 +18,11 @@ from tempfile import TemporaryDirectory
 from foreword.files import atomic_file
 from foreword.files import cache as cache_folder
 from foreword.native import built
-from foreword.native.built import CHOICE, SOURCES
 from foreword.native.cpu import cpuinfo
 from foreword.notices import notify
 
+SOURCES = built.SOURCES
+"""The folder of the C files and their headers."""
 NATIVE = (
     "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 )
@@ -48,9 +49,9 @@ def compiled(source: Path) -> ctypes.CDLL | str:
     if built.BUILT.exists() and not more:
         library = built.load(source.stem)
         return _without(library) if isinstance(library, str) else library
-    if os.environ.get(CHOICE):
+    if os.environ.get(built.CHOICE):
         return _without(
-            f"the variable {CHOICE} chooses among libraries that a wheel brings, and "
+            f"the variable {built.CHOICE} chooses among libraries that a wheel brings, and "
             "C files are compiled here; unset it, or set FOREWORD_CFLAGS=-march=NAME"
         )
     command = compiler()
@@ -62,11 +63,8 @@ def compiled(source: Path) -> ctypes.CDLL | str:
             "installed; name another or unset it"
         )
     flags = [*FLAGS, *more]  # the last of two conflicting flags applies
-    # they include one another
-    texts = [file.read_text() for file in sorted(source.parent.rglob("*.[ch]"))]
-    key = hashlib.sha256(
-        "\n".join([*texts, *command, *flags, _processor()]).encode()
-    ).hexdigest()[:16]
+    about = "\n".join([built.digest(), *command, *flags, _processor()])
+    key = hashlib.sha256(about.encode()).hexdigest()[:16]
     try:
         return _cached(f"{source.stem}-{key}") or _build(
             [*command, *flags], source, key

@@ -16,8 +16,8 @@ typedef struct {
 
 #include <cpuid.h>
 
-/* Intel's manual, volume 2, CPUID; x86-64-v2 to v4 of the System V ABI. SAVED are the registers that
- * the operating system saves, as bits of XCR0. */
+/* Intel's manual, volume 2, CPUID; x86-64-v2 to v4 of the System V ABI. SAVED are the registers
+ * that the operating system saves, as bits of XCR0. */
 #define V2 (BIT(0) | BIT(9) | BIT(13) | BIT(19) | BIT(20) | BIT(23))
 #define V3 (V2 | BIT(12) | BIT(22) | BIT(27) | BIT(28) | BIT(29))
 #define V3_SEVEN (BIT(3) | BIT(5) | BIT(8))
