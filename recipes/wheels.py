@@ -4,14 +4,15 @@ a wheel of each platform. The compiler is clang, from the package ziglang.
 
 from __future__ import annotations
 
-import os
+import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from release_run import run
 
 from foreword.native.built import SOURCES, digest, file_name
 from foreword.native.compiler import NAMED_ONLY
@@ -69,22 +70,27 @@ show AVX512 to one that has not used it.
 """
 
 
+def this_platform() -> str:
+    """Return the tag of the wheel for this machine."""
+    names = {"linux": "manylinux2014", "darwin": "macosx_11_0", "win32": "win"}
+    return f"{names[sys.platform]}_{platform.machine().lower()}"
+
+
 def compiler(folder: Path) -> list[str]:
     """Return the command of zig's C compiler, installed in an environment of its own."""
     python = folder / "zig" / "bin" / "python"
-    if not python.exists():
-        _run([sys.executable, "-m", "venv", str(folder / "zig")])
-    _run([str(python), "-m", "pip", "install", "--quiet", ZIG])
+    run([sys.executable, "-m", "venv", "zig"], folder)
+    run([str(python), "-m", "pip", "install", "--quiet", ZIG], folder)
     return [str(python), "-m", "ziglang", "cc"]
 
 
-def commands(platform: Platform, out: Path) -> Iterator[list[str]]:
+def commands(system: Platform, out: Path) -> Iterator[list[str]]:
     """Yield the words after the compiler's of each library of a platform."""
     sources = digest()
-    yield _words(platform, platform.lowest, out / file_name("levels", sources, "any"))
-    for name, processor in platform.instructions.items():
+    yield _words(system, system.lowest, out / file_name("levels", sources, "any"))
+    for name, processor in system.instructions.items():
         for stem in STEMS:
-            yield _words(platform, processor, out / file_name(stem, sources, name))
+            yield _words(system, processor, out / file_name(stem, sources, name))
 
 
 def compile_platform(tag: str, zig: list[str], out: Path) -> None:
@@ -94,7 +100,7 @@ def compile_platform(tag: str, zig: list[str], out: Path) -> None:
     known = {"ZIG_GLOBAL_CACHE_DIR": str(out.parent / "zig-cache")}
 
     def compile_one(words: list[str]) -> None:
-        _run([*zig, *words], known)
+        run([*zig, *words], out, known)
 
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(compile_one, commands(PLATFORMS[tag], out)))
@@ -102,11 +108,7 @@ def compile_platform(tag: str, zig: list[str], out: Path) -> None:
         other.unlink()
 
 
-def _words(platform: Platform, processor: str, file: Path) -> list[str]:
+def _words(system: Platform, processor: str, file: Path) -> list[str]:
     source = SOURCES / f"{file.name.partition('-')[0]}.c"
-    target = ["-target", platform.target, f"-mcpu={processor}"]
+    target = ["-target", system.target, f"-mcpu={processor}"]
     return [*target, *FLAGS, str(source), "-o", str(file), "-lm"]
-
-
-def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
-    subprocess.run(command, check=True, env=os.environ | (variables or {}))

@@ -51,8 +51,9 @@ def compiled(source: Path) -> ctypes.CDLL | str:
         return _without(library) if isinstance(library, str) else library
     if os.environ.get(built.CHOICE):
         return _without(
-            f"the variable {built.CHOICE} chooses among libraries that a wheel brings, and "
-            "C files are compiled here; unset it, or set FOREWORD_CFLAGS=-march=NAME"
+            f"the variable {built.CHOICE} chooses among libraries that a wheel brings, "
+            "and C files are compiled here; unset it, or set "
+            "FOREWORD_CFLAGS=-march=NAME"
         )
     command = compiler()
     if isinstance(command, str):  # warn only if CC named a compiler
