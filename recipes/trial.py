@@ -32,7 +32,10 @@ import torch
 import foreword
 from foreword import bundled
 from transformers import AutoModelForCausalLM, AutoTokenizer
-model, small = map(AutoModelForCausalLM.from_pretrained, (bundled.target(), bundled.draft()))
+model, small = (
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for folder in (bundled.target(), bundled.draft())
+)
 inputs = AutoTokenizer.from_pretrained(bundled.target())("The history of", return_tensors="pt")
 usual = model.generate(**inputs, max_new_tokens=24, do_sample=False)
 ours = model.generate(

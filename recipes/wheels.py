@@ -84,13 +84,13 @@ def compiler(folder: Path) -> list[str]:
     return [str(python), "-m", "ziglang", "cc"]
 
 
-def commands(system: Platform, out: Path) -> Iterator[list[str]]:
+def commands(system: Platform) -> Iterator[list[str]]:
     """Yield the words after the compiler's of each library of a platform."""
     sources = digest()
-    yield _words(system, system.lowest, out / file_name("levels", sources, "any"))
+    yield _words(system, system.lowest, file_name("levels", sources, "any"))
     for name, processor in system.instructions.items():
         for stem in STEMS:
-            yield _words(system, processor, out / file_name(stem, sources, name))
+            yield _words(system, processor, file_name(stem, sources, name))
 
 
 def compile_platform(tag: str, zig: list[str], out: Path) -> None:
@@ -103,12 +103,13 @@ def compile_platform(tag: str, zig: list[str], out: Path) -> None:
         run([*zig, *words], out, known)
 
     with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(compile_one, commands(PLATFORMS[tag], out)))
+        list(pool.map(compile_one, commands(PLATFORMS[tag])))
     for other in [*out.glob("*.lib"), *out.glob("*.pdb")]:  # of Windows
         other.unlink()
 
 
-def _words(system: Platform, processor: str, file: Path) -> list[str]:
-    source = SOURCES / f"{file.name.partition('-')[0]}.c"
+def _words(system: Platform, processor: str, file: str) -> list[str]:
+    """Return the arguments for a library. Its name has no folder: macOS' hold it."""
+    source = SOURCES / f"{file.partition('-')[0]}.c"
     target = ["-target", system.target, f"-mcpu={processor}"]
-    return [*target, *FLAGS, str(source), "-o", str(file), "-lm"]
+    return [*target, *FLAGS, str(source), "-o", file, "-lm"]
