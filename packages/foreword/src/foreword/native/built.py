@@ -50,13 +50,13 @@ def load(stem: str) -> ctypes.CDLL | str:
         )
     try:
         names = _runnable(chooser)
-        wanted = os.environ.get(CHOICE, "") or None
-        if wanted is not None and wanted not in names:
+        choice = os.environ.get(CHOICE, "") or None
+        if choice is not None and choice not in names:
             return (
-                f"the variable {CHOICE} is {wanted!r}, which this processor does not "
+                f"the variable {CHOICE} is {choice!r}, which this processor does not "
                 f"run; it runs {', '.join(names) or 'none'}"
             )
-        for name in [wanted] if wanted else names:
+        for name in [choice] if choice else names:
             file = BUILT / file_name(stem, sources, name)
             if file.exists():
                 return ctypes.CDLL(str(file))
