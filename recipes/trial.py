@@ -43,7 +43,7 @@ ours = model.generate(
 )
 assert torch.equal(usual, ours)
 """
-PATIENCE = 300
+READY_SECONDS = 300
 """Seconds until a server must answer."""
 
 
@@ -155,10 +155,10 @@ def _completion(address: str) -> str:
     body = json.dumps({"prompt": "The history of", "max_tokens": 8}).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/v1/completions", body, headers)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + READY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=READY_SECONDS) as answer:
                 return json.load(answer)["choices"][0]["text"]
         except urllib.error.HTTPError:
             raise

@@ -92,7 +92,7 @@ def test_demo_fetches_models_only_where_the_user_agrees(tmp_path, monkeypatch, a
     assert (tmp_path / "installed").exists() is (answer == "y")
 
 
-def test_demo_asks_nobody_without_a_terminal(tmp_path, monkeypatch):
+def test_demo_asks_only_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(bundled, "PACKAGE", "models_of_a_test")
     with (tmp_path / "input").open("w+", encoding="utf-8") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)

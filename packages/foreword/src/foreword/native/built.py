@@ -1,7 +1,7 @@
-"""Libraries that a wheel brings, one for each C file and instruction set, of which the
-fastest one is loaded that this processor runs (csrc/levels.c).
+"""Compiled libraries of a wheel, one for each C file and instruction set.
 
-`recipes/wheels.py` compiles them. A checkout has none.
+The fastest that this processor runs is loaded (csrc/levels.c). `recipes/wheels.py`
+compiles them. A checkout has none.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ def digest() -> str:
 
 
 def file_name(stem: str, sources: str, instructions: str) -> str:
-    """Return the name of a library: of which C file, from which sources, for which
-    instructions.
+    """Return the file name of a library, by its C file, the checksum of all sources and
+    its instruction set.
     """
     return f"{stem}-{sources}-{instructions}.so"
 

@@ -1,5 +1,5 @@
-"""Libraries of C files: those that a wheel brings, else compiled once per machine and
-cached on disk.
+"""Libraries of C files, brought by a wheel, or compiled once per machine and cached on
+disk.
 
 A missing compiler is not an error.
 """
