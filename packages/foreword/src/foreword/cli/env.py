@@ -69,9 +69,10 @@ def _native() -> str:
     """Return where the library of our C code is from, or why there is none."""
     from foreword.native import built, compiler, forward, sampling
 
+    reason = sampling.reason()
     draws = sampling.library()
-    if draws is None:
-        return str(sampling.reason())
+    if reason or draws is None:
+        return str(reason)
     instructions, library = built.instructions(draws), forward.library()
     if instructions:
         status = f"built for {instructions}"
