@@ -119,8 +119,8 @@ numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/num
 	$(PY) -m website.fill_numbers
 	$(PY) -m website.models
 
-release: $(STAMP)  ## Build the archives of a release, and try the wheel in an environment of its own (needs a package index)
-	$(PY) recipes/release.py "$(TORCH_WANTED)"
+release: $(STAMP)  ## Build the archives of a release for each platform, and try them without a compiler (needs a package index)
+	$(PY) recipes/release.py "$(TORCH_WANTED)" $(if $(TWICE),--twice)
 
 clean:  ## Remove what was installed, built and cached
 	rm -rf .venv .venv-clients dist build out .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,16 +1,16 @@
-"""Build a release, check its archives, and run the wheels in an environment of their own.
+"""Build a release for every platform, check its archives, and run the wheels in an
+environment of their own, without a compiler.
 
-    make release    takes minutes, and needs a package index
+    make release            takes an hour on two cores, and needs a package index
+    make release TWICE=1    also builds all archives again, and compares their bytes
 
 Nothing is tagged or published: the last lines say how.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -20,20 +20,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import torch_index
 import typer
+import wheels
+from release_run import ReleaseError, run
+from trial import Trial
 
 ROOT = Path(__file__).parents[1]
 LARGEST = 100 * 2**20
 """Bytes. The package index takes no larger file without being asked."""
+SMALL = 3_000_000
+"""Bytes of an archive of the core."""
+PARTS = ROOT / "build" / "foreword.cdx.json"
+"""The bill of materials, beside the archives: the package index takes only those."""
+CORE = "foreword"
+"""The package with C code."""
 HEADING = r"^## \[{version}\] - (.+)$"
 """The line of CHANGELOG.md that begins a version, and its date."""
-COMMANDS = {
-    "foreword-server": ("serve", "batch"),
-    "foreword-train": ("train", "data", "export"),
-    "foreword-lab": ("bench", "certify", "demo", "doctor", "theory", "tune", "view"),
-}
-"""Package -> commands that it brings."""
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 RECIPE = """
 Built and tried: {names}. To release it:
@@ -46,10 +48,7 @@ Built and tried: {names}. To release it:
 Tag = Annotated[str, typer.Option(envvar="TAG", help="Git tag to be published.")]
 Torch = Annotated[str, typer.Argument(help="Build of torch to try the wheel with.")]
 Out = Annotated[Path, typer.Option(help="Folder of the archives; emptied first.")]
-
-
-class ReleaseError(Exception):
-    """A reason not to release, in one line."""
+Twice = Annotated[bool, typer.Option(envvar="TWICE", help="Compile and build twice.")]
 
 
 def tracked(folder: Path) -> list[str]:
@@ -121,69 +120,80 @@ def check_size(archive: Path, largest: int = LARGEST) -> None:
         )
 
 
-def try_wheels(wheels: dict[str, Path], torch: str) -> None:
-    """Install the wheels in a new environment outside of the source: the core alone,
-    each other beside it, then all of them, with the demo.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _run([sys.executable, "-m", "venv", "env"], folder)
-        python = str(folder / "env" / "bin" / "python")
-        pip = [python, "-m", "pip"]
-        option, reason = torch_index.option(gpu=False)
-        sys.stdout.write(f"installing the wheels, which takes minutes; {reason}\n")
-        sys.stdout.flush()
-        _run([*pip, "install", "--quiet", torch, *option.split()], folder)
-        _run([*pip, "install", "--quiet", str(wheels["foreword"])], folder)
-        ran = [python, "-c", "import foreword; print(foreword.__file__)"]
-        file = _run(ran, folder).strip()
-        if not Path(file).is_relative_to(folder):
-            raise ReleaseError(f"cannot try the wheel: python imports {file}")
-        command = str(folder / "env" / "bin" / "foreword")
-        _run([command, "methods"], folder)
-        for package, commands in COMMANDS.items():
-            for word in commands:
-                _refused([command, word], folder)
-            _run([*pip, "install", "--quiet", str(wheels[package])], folder)
-            for word in commands:
-                _run([command, word, "--help"], folder)
-            _run([*pip, "uninstall", "--quiet", "--yes", package], folder)
-        _run([*pip, "install", "--quiet", *map(str, wheels.values())], folder)
-        # A cache of its own: the kernels are compiled from the sources in the wheel.
-        cache = {"XDG_CACHE_HOME": str(folder / "cache")}
-        demo = [python, "-m", "foreword", "demo", "--quick"]
-        sys.stdout.write(_run(demo, folder, cache))
-
-
-def _refused(command: list[str], folder: Path) -> None:
-    """Raise ReleaseError unless a command says which package brings it."""
-    try:
-        _run(command, folder)
-    except ReleaseError as error:
-        if "pip install 'foreword[" in " ".join(str(error).split()):
-            return
-        raise
-    raise ReleaseError(f"cannot release: {' '.join(command)} ran without its package")
-
-
-def build(package: Path, out: Path) -> Path:
+def build(
+    package: Path, out: Path, variables: dict[str, str], *, sdist: bool = True
+) -> Path:
     """Build and check the archives of a package, and return the wheel."""
-    folder = out / package.name
-    _run([sys.executable, "-m", "build", "--outdir", str(folder)], package)
-    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    folder = out / f"{package.name}-new"
+    kinds = [] if sdist else ["--wheel"]
+    words = [sys.executable, "-m", "build", *kinds, "--outdir", str(folder)]
+    run(words, package, variables)
+    [wheel] = folder.glob("*.whl")
     files = tracked(package)
     settings = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
     check_wheel(wheel, files, settings["project"]["license-files"])
-    check_sdist(sdist, files)
-    for archive in (wheel, sdist):
-        check_size(archive)
-        sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB\n")
+    archives = [wheel, *folder.glob("*.tar.gz")]
+    for archive in archives[1:]:
+        check_sdist(archive, files)
+    for archive in archives:
+        check_size(archive, SMALL if package.name == "foreword" else LARGEST)
+        sys.stdout.write(f"{archive.name}: {archive.stat().st_size / 1e6:.2f} MB\n")
+        sys.stdout.flush()
         shutil.move(archive, out / archive.name)
     folder.rmdir()
     return out / wheel.name
 
 
-def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
+def build_all(out: Path, zig: list[str]) -> dict[str, Path]:
+    """Compile the C code and build the archives of all packages; return the wheels for
+    this machine by package.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    date = _git(ROOT, "log", "-1", "--format=%ct").strip()
+    folders = sorted((ROOT / "packages").iterdir())
+    epoch = {"SOURCE_DATE_EPOCH": date}
+    found = {
+        package.name: build(package, out, epoch)
+        for package in folders
+        if package.name != CORE
+    }
+    with tempfile.TemporaryDirectory() as name:
+        for number, tag in enumerate(wheels.PLATFORMS):
+            libraries = Path(name) / tag
+            wheels.compile_platform(tag, zig, libraries)
+            about = {"FOREWORD_PLATFORM": tag, "FOREWORD_LIBRARIES": str(libraries)}
+            core = ROOT / "packages" / CORE
+            wheel = build(core, out, epoch | about, sdist=not number)
+            if tag == wheels.this_platform():
+                found[CORE] = wheel
+    return found
+
+
+def check_same(first: Path, second: Path) -> None:
+    """Raise ReleaseError where two folders differ in a file or its bytes."""
+    names = sorted(
+        {file.name for folder in (first, second) for file in folder.iterdir()}
+    )
+    for name in names:
+        one, other = first / name, second / name
+        if not (one.exists() and other.exists()):
+            raise ReleaseError(f"cannot release: only one build made {name}")
+        if one.read_bytes() != other.read_bytes():
+            raise ReleaseError(
+                f"cannot release {name}: two builds differ. Compare them with diffoscope."
+            )
+
+
+def list_parts(python: str, file: Path) -> None:
+    """Write what an environment holds as a software bill of materials (CycloneDX)."""
+    file.parent.mkdir(exist_ok=True)
+    words = ["environment", python, "--output-reproducible", "--of", "JSON"]
+    run([sys.executable, "-m", "cyclonedx_py", *words, "-o", str(file)], ROOT)
+
+
+def main(
+    torch: Torch, tag: Tag = "", out: Out = Path("dist"), twice: Twice = False
+) -> None:
     """Build and check the archives of this version."""
     out = (ROOT / out).resolve()
     project = (ROOT / "packages/foreword/pyproject.toml").read_text(encoding="utf-8")
@@ -193,13 +203,20 @@ def main(torch: Torch, tag: Tag = "", out: Out = Path("dist")) -> None:
         check_clean(ROOT)
         check_version(version, changelog, tag)
         sys.stdout.write(f"building {out}\n")
-        shutil.rmtree(out, ignore_errors=True)
-        packages = sorted((ROOT / "packages").iterdir())
-        wheels = {package.name: build(package, out) for package in packages}
-        try_wheels(wheels, torch)
+        with tempfile.TemporaryDirectory() as name:
+            zig = wheels.compiler(Path(name))
+            built = build_all(out, zig)
+            if twice:
+                build_all(Path(name) / "again", zig)
+                check_same(out, Path(name) / "again")
+        with tempfile.TemporaryDirectory() as name:
+            trial = Trial(Path(name), torch)
+            trial.try_alone(built)
+            trial.try_together(built)
+            list_parts(trial.python, PARTS)
     except ReleaseError as error:
         sys.exit(f"{error}")
-    names = ", ".join(sorted(wheels))
+    names = ", ".join(sorted(built))
     sys.stdout.write(RECIPE.format(version=version, names=names))
 
 
@@ -213,23 +230,7 @@ def _require(archive: Path, wanted: list[str], names: list[str]) -> None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    return _run(["git", *words], folder)
-
-
-def _run(
-    command: list[str], folder: Path, variables: dict[str, str] | None = None
-) -> str:
-    """Return what a command prints; raise ReleaseError with its errors if it fails."""
-    settings = os.environ | (variables or {})
-    settings.pop("PYTHONPATH", None)
-    ran = subprocess.run(
-        command, cwd=folder, env=settings, capture_output=True, text=True, check=False
-    )
-    if ran.returncode:
-        raise ReleaseError(
-            f"cannot release: {' '.join(command)} failed\n{ran.stdout}{ran.stderr}"
-        )
-    return ran.stdout
+    return run(["git", *words], folder)
 
 
 if __name__ == "__main__":

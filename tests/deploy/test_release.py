@@ -35,7 +35,7 @@ def release() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "recipes"))
         yield importlib.import_module("release")
-        for name in ("release", "torch_index"):
+        for name in ("release", "release_run", "torch_index", "trial", "wheels"):
             sys.modules.pop(name, None)
 
 
@@ -148,4 +148,45 @@ def test_an_archive_that_no_index_takes_is_refused(release, tmp_path):
 def test_a_command_that_fails_is_shown_with_its_errors(release, tmp_path):
     command = [sys.executable, "-c", "import sys; sys.exit('no room')"]
     with pytest.raises(release.ReleaseError, match="no room"):
-        release._run(command, tmp_path)
+        release.run(command, tmp_path)
+
+
+def test_builds_that_differ_are_refused(release, tmp_path):
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "one.whl").write_bytes(b"same")
+    release.check_same(*folders)
+    (folders[1] / "one.whl").write_bytes(b"other")
+    with pytest.raises(
+        release.ReleaseError, match=r"release one\.whl: two builds differ"
+    ):
+        release.check_same(*folders)
+    (folders[1] / "one.whl").unlink()
+    with pytest.raises(release.ReleaseError, match=r"only one build made one\.whl"):
+        release.check_same(*folders)
+
+
+def test_wheel_holds_the_libraries_of_its_platform(release, tmp_path):
+    """Built twice from files of other times, with the same bytes."""
+    pytest.importorskip("hatchling")
+    made = []
+    for number in range(2):
+        libraries, out = tmp_path / f"built{number}", tmp_path / f"out{number}"
+        libraries.mkdir()
+        (libraries / "foreword-1234-avx2.so").write_bytes(b"code")
+        about = {
+            "FOREWORD_PLATFORM": "manylinux2014_x86_64",
+            "FOREWORD_LIBRARIES": str(libraries),
+            "SOURCE_DATE_EPOCH": "1700000000",
+        }
+        words = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+        package = ROOT / "packages" / "foreword"
+        release.run([sys.executable, *words], package, about)
+        made += out.iterdir()
+    assert {file.name for file in made} == {
+        f"foreword-{foreword.__version__}-py3-none-manylinux2014_x86_64.whl"
+    }
+    with zipfile.ZipFile(made[0]) as archive:
+        assert archive.read("foreword/native/built/foreword-1234-avx2.so") == b"code"
+    assert made[0].read_bytes() == made[1].read_bytes()

@@ -138,9 +138,11 @@ def test_a_tag_is_published_by_the_trusted_job_alone() -> None:
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     assert "permissions" not in build
     assert publish["permissions"] == {"id-token": "write"}
-    assert publish["needs"] == "build"
+    attest = workflow["jobs"]["attest"]
+    assert attest["permissions"] == {"attestations": "write", "id-token": "write"}
+    assert (attest["needs"], publish["needs"]) == ("build", "attest")
     tags = [step.get("env") for step in build["steps"] if "env" in step]
-    assert tags == [{"TAG": "${{ github.ref_name }}"}]
+    assert tags == [{"TAG": "${{ github.ref_name }}", "TWICE": "1"}]
 
 
 def test_pages_are_taken_from_where_they_are_built() -> None:

@@ -15,16 +15,16 @@ int main(void) {
     Worker first = {share, meeting, node, 0, 3, 0, 1}, second = first, late = first;
     second.me = 1, late.me = 2;
     rest(&first, 7);
-    wait(&first, 7);
+    end_phase(&first, 7);
     rest(&second, 7);
-    wait(&second, 7);
+    end_phase(&second, 7);
     for (int turn = 0; turn < 2; turn++) {
         printf("%d ", (int)claim(&second, 4));
         printf("%d ", (int)claim(&first, 4));
     }
     rest(&first, 4);
     rest(&late, 7);
-    wait(&late, 7);
+    end_phase(&late, 7);
     rest(&late, 4);
     return 0;
 }

@@ -27,8 +27,8 @@ static void *run(void *argument) {
             cell[(phase + 1) % 2][chunk] = sum % 1000003;
             atomic_fetch_add_explicit(&done, 1, memory_order_relaxed);
         }
-        wait(w, chunks);
-        if (phase % 7 == 0) wait(w, 0);
+        end_phase(w, chunks);
+        if (phase % 7 == 0) end_phase(w, 0);
         before = chunks;
     }
     return 0;

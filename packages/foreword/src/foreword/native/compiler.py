@@ -1,4 +1,5 @@
-"""Compilation of C files once per machine, with the libraries cached on disk.
+"""Libraries of C files, brought by a wheel, or compiled once per machine and cached on
+disk.
 
 A missing compiler is not an error.
 """
@@ -16,10 +17,11 @@ from tempfile import TemporaryDirectory
 
 from foreword.files import atomic_file
 from foreword.files import cache as cache_folder
+from foreword.native import built
 from foreword.native.cpu import cpuinfo
 from foreword.notices import notify
 
-SOURCES = Path(__file__).parent / "csrc"
+SOURCES = built.SOURCES
 """The folder of the C files and their headers."""
 NATIVE = (
     "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
@@ -36,12 +38,24 @@ SHARED = 0o022
 
 
 def compiled(source: Path) -> ctypes.CDLL | str:
-    """Return the library compiled from `source`, or one sentence with the reason why
-    there is none.
+    """Return the library of `source`, or one sentence with the reason why there is
+    none.
+
+    A wheel that brings libraries compiles only if FOREWORD_CFLAGS asks for it.
     """
-    command, more = compiler(), _words("FOREWORD_CFLAGS")
+    more = _words("FOREWORD_CFLAGS")
     if isinstance(more, str):
         return _without(more)
+    if built.BUILT.exists() and not more:
+        library = built.load(source.stem)
+        return _without(library) if isinstance(library, str) else library
+    if os.environ.get(built.CHOICE):
+        return _without(
+            f"the variable {built.CHOICE} chooses among libraries that a wheel brings, "
+            "and C files are compiled here; unset it, or set "
+            "FOREWORD_CFLAGS=-march=NAME"
+        )
+    command = compiler()
     if isinstance(command, str):  # warn only if CC named a compiler
         return _without(command) if os.environ.get("CC", "").strip() else command
     if shutil.which(command[0]) is None:
@@ -50,11 +64,8 @@ def compiled(source: Path) -> ctypes.CDLL | str:
             "installed; name another or unset it"
         )
     flags = [*FLAGS, *more]  # the last of two conflicting flags applies
-    # they include one another
-    texts = [file.read_text() for file in sorted(source.parent.rglob("*.[ch]"))]
-    key = hashlib.sha256(
-        "\n".join([*texts, *command, *flags, _processor()]).encode()
-    ).hexdigest()[:16]
+    about = "\n".join([built.digest(), *command, *flags, _processor()])
+    key = hashlib.sha256(about.encode()).hexdigest()[:16]
     try:
         return _cached(f"{source.stem}-{key}") or _build(
             [*command, *flags], source, key

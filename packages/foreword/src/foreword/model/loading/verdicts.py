@@ -49,7 +49,8 @@ def verdict_file(
         sources = (*root.rglob("*.py"), *root.rglob("*.[ch]"))
         code = max(file.stat().st_mtime_ns for file in sources)
         # of the native library
-        flags = [os.environ.get(name) for name in ("CC", "FOREWORD_CFLAGS")]
+        variables = ("CC", "FOREWORD_CFLAGS", "FOREWORD_INSTRUCTIONS")
+        flags = [os.environ.get(name) for name in variables]
         about = [
             checkpoint,
             config.to_dict(),

@@ -20,6 +20,14 @@
 
 #include "foreword.h"
 
+#ifdef _WIN32
+#include <io.h>
+#define O_CLOEXEC (O_NOINHERIT | O_BINARY)
+/* One thread reads, so it may move the place in the file. */
+static ssize_t pread(int file, void *to, size_t bytes, int64_t at) {
+    return _lseeki64(file, at, SEEK_SET) < 0 ? -1 : read(file, to, (unsigned)bytes);
+}
+#endif
 #ifndef O_DIRECT
 #define O_DIRECT 0
 #endif

@@ -107,7 +107,7 @@ static inline void end_chunks(Worker *w, int node, int64_t share, int64_t chunks
 }
 
 /* Wait until all chunks of the phase are done, and enter the next one. */
-static inline void wait(Worker *w, int64_t chunks) {
+static inline void end_phase(Worker *w, int64_t chunks) {
     Meeting *here = w->meeting + w->node;
     const atomic_llong *ended = &here->done;
     w->at++, w->all += chunks;
@@ -135,7 +135,7 @@ static inline void wait(Worker *w, int64_t chunks) {
             const int64_t stop_ = at_most((c_ + 1) * (size), total);                               \
             for (int64_t item = c_ * (size); item < stop_; item++) work;                           \
         }                                                                                          \
-        wait(w, chunks_);                                                                          \
+        end_phase(w, chunks_);                                                                     \
     } while (0)
 
 #endif

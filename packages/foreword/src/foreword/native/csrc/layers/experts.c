@@ -111,7 +111,7 @@ INTERNAL void expert_products(const Model *m, const Routing *a, const Product *o
         }
     }
     end_product(&registers);
-    wait(w, chunks);
+    end_phase(w, chunks);
 }
 
 /* Add the weighted outputs of the experts of row r, in place of an MLP's output. */

@@ -13,12 +13,14 @@ static float largest_of(const factor *x, int64_t depth) {
     return maximum_of(most);
 }
 
-/* Quantize some numbers in place, in steps of 1 / `by`; return the sum of the codes. */
-static float quantize_group(const factor *x, char *code, int64_t depth, floats by, int64_t width) {
+/* Quantize some numbers in place, in steps of 1 / `by`; return the sum of the codes. `by` is no
+ * vector: clang 22 misaligns vectors of AVX2 that it passes from a function whose arrays have
+ * variable lengths. */
+static float quantize_group(const factor *x, char *code, int64_t depth, float by, int64_t width) {
     floats sum = all(0);
     /* Codes take less room than what they replace, and trail it. */
     for (int64_t i = 0; i < depth; i += LANES) {
-        const floats whole = rounded(mul(load_factors(x + i), by));
+        const floats whole = rounded(mul(load_factors(x + i), all(by)));
         sum = add(sum, whole);
         if (width == 1) store_bytes(code + i, whole);
         else store_in_turns(code + 2 * i, whole);
@@ -79,7 +81,7 @@ static void to_spans(factor *x, int64_t depth, const Grouped *h) {
             step[s] = top / (127 << FINEST);
         }
         const int32_t bits = FINEST - finer[i];
-        const floats by = all(top > 0 ? 127 / top * (float)(1 << finer[i]) : 0);
+        const float by = top > 0 ? 127 / top * (float)(1 << finer[i]) : 0;
         const int32_t sum = (int32_t)quantize_group(x + at, code + width * at, size, by, width);
         uneven[s] |= finer[i];
         begin[g][0] = -lift * sum, begin[g][1] = bits;
@@ -104,7 +106,7 @@ INTERNAL void to_groups(factor *x, int64_t depth, const Grouped *h) {
     char *code = (char *)x;
     for (int64_t g = 0; g < groups; g++) {
         const float top = largest_of(x + g * size, size);
-        const floats by = all(top > 0 ? 127 / top : 0);
+        const float by = top > 0 ? 127 / top : 0;
         const float sum = quantize_group(x + g * size, code + width * g * size, size, by, width);
         begin[g] = -lift * (int32_t)sum;
         step[g] = top / 127, moment[g] = step[g] * sum;

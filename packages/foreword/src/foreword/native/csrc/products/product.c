@@ -100,5 +100,5 @@ INTERNAL void product(const Product *given, Worker *w) {
         if (p->by->banded) put_due(p, &m);
     }
     end_product(&m);
-    wait(w, s.chunks);
+    end_phase(w, s.chunks);
 }
