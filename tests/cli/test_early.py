@@ -70,6 +70,7 @@ WRONG = {
     "index data.jsonl --out new --model ./nowhere": "./nowhere",
     "export ./nowhere --for vllm --out new": "./nowhere",
     "export head --for vllm --out data.jsonl": "exists already",
+    "push ./nowhere ORG/NAME": "./nowhere",
     "train lm --data nothing.jsonl --out new": "nothing.jsonl: no such file",
     "train lm --data data.jsonl --out data.jsonl/new": "cannot create",
     "train lm --data data.jsonl --out new --loss tvv": "Did you mean 'tv'?",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli.common import early, options, render, runtime
-from foreword.cli.common.bundles import SamplingValues, bundled
+from foreword.cli.common.bundles import SamplingValues, bundled, permitted
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 from foreword_server.commands import on_ray, routing
@@ -289,6 +289,7 @@ def serve(
     scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
     scheduling |= {"cache_tokens": cache_tokens}
     options_ = scheduling | keywords(loading) | keywords(drafting)
+    draft = permitted(model, draft)
     options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
     options_ |= {"generation_config": sampling.defaults()}
     settings = serving.settings()

@@ -1,10 +1,11 @@
-"""Commands that train drafters, make data for it, and export heads."""
+"""Commands that train drafters, make data for it, export heads, and publish."""
 
 from foreword.cli.common.command import PREPARE, Command
 from foreword.cli.common.options import examples
 from foreword_train.commands.acceptance import acceptance
 from foreword_train.commands.data import data
 from foreword_train.commands.export import export
+from foreword_train.commands.push import push
 from foreword_train.commands.train import train
 
 train.command(
@@ -25,6 +26,12 @@ COMMANDS = (
             "foreword export head --for vllm --out head-vllm",
             "foreword export head --for sglang -o out -m path/or/hub-id --json",
         ),
+    ),
+    Command(
+        PREPARE,
+        "push",
+        push,
+        ("foreword push draft ORG/NAME --base-model ORG/TARGET --private",),
     ),
     Command(
         PREPARE, "train", train, ("foreword train lm --data answers.jsonl --out draft",)

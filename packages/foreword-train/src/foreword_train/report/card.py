@@ -4,20 +4,31 @@ from foreword_train.report.metrics import Interval, Metrics, TrainReport
 
 CARD = """\
 ---
-library_name: transformers
-tags: [speculative-decoding]
+library_name: foreword
+tags: [speculative-decoding, foreword{kind}]
 ---
 
 {about}
+
+## Guarantee
+
+The target verifies every draft token, so this model changes speed alone: with the same seed the text is the one that
+the target writes without it. Rules other than `match` keep the distribution of the text instead.
 {acceptance}
+## Speed
+
+It depends on the machine. `foreword bench --method auto --draft {folder}{option}` compares it with plain decoding.
+
 ## Training
 {held_out}
 {settings}
 
 Versions: {versions}.
 
-The licences of the training data and of the target apply to this model too; state them here.
+The licences of the training data and of the target apply to this model too; name the data and state them here.
 """
+FOLDER = "path/of/this/folder"
+"""Stands for the folder in the card, until it is published."""
 DRAFTER = """\
 # A drafter for {target}
 
@@ -27,7 +38,7 @@ tokens for its target, which verifies each of them, so the text is the target's 
 ```python
 from foreword import LLM
 
-llm = LLM({name}draft="path/of/this/folder")
+llm = LLM({name}draft="{folder}")
 ```"""
 TARGET = """\
 # A model that drafts with its own first layers
@@ -37,7 +48,7 @@ TARGET = """\
 ```python
 from foreword import LLM
 
-llm = LLM("path/of/this/folder", method="{method}")
+llm = LLM("{folder}", method="{method}")
 ```"""
 ACCEPTANCE = """
 ## Acceptance
@@ -80,9 +91,14 @@ def card(
         parameters=report.parameters,
         learnt=report.learnt,
         method=method,
+        folder=FOLDER,
     )
+    kind = report.settings.get("method")
     return CARD.format(
         about=about,
+        kind=f", {kind}" if kind else "",
+        folder=FOLDER,
+        option=f" --model {report.target}" if report.target else "",
         acceptance=ACCEPTANCE.format(tables="\n\n".join([*tables, *shown]))
         if tables
         else "",

@@ -45,6 +45,17 @@ class TrainReport:
         """Return plain values."""
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrainReport":
+        """Return the report of such values."""
+        rows = list[Metrics]()
+        for row in values["metrics"]:
+            passes = Interval(**row["tokens_per_pass"])
+            depths = tuple(Interval(**depth) for depth in row["acceptance"])
+            fields = dict[str, Any](row, tokens_per_pass=passes, acceptance=depths)
+            rows.append(Metrics(**fields))
+        return cls(**dict[str, Any](values, metrics=tuple(rows)))
+
 
 def summary(
     domain: str, temperature: float, stats: Sequence[Stats], depth: int

@@ -36,7 +36,7 @@ from foreword.files import settings_path
 from foreword.model import Model, Tokenizer, load_tokenizer, need_tokenizer
 from foreword.model.loading.given import Given, GivenTokenizer, adapted, check_given
 from foreword.options import DraftingOptions, ModelOptions, SchedulingOptions
-from foreword.registry import DEFAULT_RULE, MODEL
+from foreword.registry import AUTO, DEFAULT_RULE, MODEL
 from foreword.types import Completion, Delta, SamplingParams, TokenLogprob
 from foreword.types.speech import LONGEST
 
@@ -56,6 +56,10 @@ def drafted_by(
 
         settings = settings_for(target)
         draft = settings.pop("draft", None)
+    if draft == AUTO:
+        from foreword.draft.published import draft_for
+
+        draft = draft_for(target)
     options = DraftingOptions(**named | settings)
     source = bundled.draft() if target is None and draft is None else draft
     method = method_of(options, source, target)
@@ -87,11 +91,11 @@ class LLM:
     Args:
         target: Folder, hub id, GGUF file or model in memory, which stays unchanged.
             Default: the bundled target.
-        tokenizer: Default: the tokenizer of the target's folder. False: token ids
-            alone (docs/targets/image-tokens.md).
-        draft: As `target`, or the folder of a head. If several methods need a source,
-            a dict from method to source; the first is the default. The bundled draft
-            model is left out if it cannot be loaded (`Completion.undrafted` says why).
+        tokenizer: Default: the target's. False: ids (docs/targets/image-tokens.md).
+        draft: As `target`, or the folder of a head. "auto": a published one in the
+            cache (docs/training/share.md). If several methods need a source, a dict;
+            the first is the default. The bundled draft model is left out if it cannot
+            be loaded (`Completion.undrafted` says why).
         method: Drafting method (`foreword methods` lists them); "none" decodes
             plainly. Default: "auto", the fastest of the draft's method and lookups, or
             with a rule, budget or `nodes` the draft's own method (choose-a-method.md).
@@ -105,21 +109,18 @@ class LLM:
         backend: How the target runs (docs/how-it-works.md). Default: the fastest exact.
         weights: "int8" or "int4": form of linear weights (docs/targets/quantized.md).
         kv: "int8": keys and values in 8 bits.
-        offload_folder: Folder for packed weights that do not fit in memory
-            (docs/targets/larger-than-memory.md).
+        offload_folder: Folder for packed weights (docs/targets/larger-than-memory.md).
         portable: Same text on every processor, without instructions for bfloat16.
         draft_vocabulary: Token ids that a draft model chooses from, the first so many
             (docs/methods/lm.md). Default: 32,768 of 98,304 or more.
-        tensor_parallel: Processes that share the target's weights
-            (docs/scaling/tensor-parallel.md).
+        tensor_parallel: Processes for the weights (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.
         chunk: Prompt tokens read in one round.
         read_ms: Milliseconds of a round for prompts while others write (serving.md).
         cache_tokens: Most tokens of keys and values held. Default: a quarter of the
             free memory (docs/kv-cache.md).
         trust_remote_code: Permission to run code from the model's folder.
-        adapters: Folders of LoRA adapters by the names that requests give
-            (docs/targets/adapters.md).
+        adapters: LoRA folders by names for requests (docs/targets/adapters.md).
         generation_config: Sampling of requests without `params`: "auto" is that of the
             model's owner, "none" that of SamplingParams, a dict some values of its own.
 

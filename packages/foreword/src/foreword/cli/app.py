@@ -81,7 +81,7 @@ EXTRAS = {
     **dict.fromkeys(("serve", "batch"), "serve"),
     "index": None,
     "quantize": "lab",
-    **dict.fromkeys(("export", "train", "data"), "train"),
+    **dict.fromkeys(("export", "push", "train", "data"), "train"),
     **dict.fromkeys(("tune", "view", "whatif"), "lab"),
     **dict.fromkeys(("methods", "inspect")),
     **dict.fromkeys(("doctor", "certify"), "lab"),

@@ -1,14 +1,19 @@
 """Dataclasses of related options, checked on construction, before torch is imported."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
+
+import typer
 
 from foreword.cli.common import early, options, render
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
+from foreword.registry import AUTO
 
 if TYPE_CHECKING:
     from foreword.api.defaults import GenerationConfig
@@ -176,6 +181,22 @@ def _biases(texts: list[str] | tuple[str, ...]) -> dict[int, float]:
     return biases
 
 
+def permitted(model: str | None, draft: str | None) -> str | None:
+    """Return the draft; for "auto" on a terminal, the drafter of the hub whose download
+    is confirmed, or None.
+    """
+    if draft != AUTO or model is None or Path(AUTO).exists():
+        return draft
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return draft
+    from foreword.draft.published import find
+
+    drafter, _ = find(model)
+    if drafter is None or drafter.folder is not None:
+        return draft
+    return drafter.name if typer.confirm(f"download {drafter}?", err=True) else None
+
+
 def open_llm(
     model: str | None,
     draft: str | None,
@@ -184,6 +205,7 @@ def open_llm(
     **more: Any,
 ) -> "LLM":
     """Load a target and its drafter, with a note on stderr meanwhile."""
+    draft = permitted(model, draft)
     with render.loading():
         from foreword import LLM
 

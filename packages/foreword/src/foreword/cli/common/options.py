@@ -121,7 +121,7 @@ DraftName = Annotated[
     option(
         MODEL,
         "--draft -d",
-        "Draft model or head: folder, hub id or GGUF file.",
+        "Draft model or head: folder, hub id, GGUF file, or auto.",
         "MODEL",
         check=early.model,
     ),

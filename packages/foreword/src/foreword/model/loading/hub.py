@@ -119,7 +119,7 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
     """
     if lost(source) or Path(source).expanduser().is_dir():
         return True
-    if _answers(int(time.monotonic() / FRESH)):
+    if reachable():
         return False
     if cached_file(str(source), name, local_files_only=True, **_SILENT) is None:
         raise ModelError(
@@ -128,6 +128,11 @@ def local_only(source: str | Path, name: str = CONFIG) -> bool:
             f"folder that holds {name}, or try again with a network"
         )
     return True
+
+
+def reachable() -> bool:
+    """Return whether the hub answers; an answer counts for FRESH seconds."""
+    return _answers(int(time.monotonic() / FRESH))
 
 
 def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
