@@ -95,7 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             name = f"{first['organization']}/{first['name']}"
             if name in self.hub.repos:
-                return self._reply({"url": ""}, status=409)
+                url = f"{self.hub.address}/{name}"
+                return self._reply({"url": url}, status=409)
             self.hub.repos[name] = {}
         for file in (line["value"] for line in lines):
             self.hub.repos[name][file["path"]] = base64.b64decode(file["content"])
