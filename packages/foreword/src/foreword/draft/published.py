@@ -5,7 +5,6 @@ or among the models that the hub lists. Downloads nothing but a card.
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,10 @@ KNOWN: dict[str, str] = json.loads(
 """Target -> a drafter of others, in a form that a method reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A drafter on the hub, or in its cache."""
-
-    name: str
-    folder: Path | None = None
-    """Where the cache holds all of it; None: it does not."""
-    size: int = 0
-    """Bytes of its weights on the hub."""
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.size / 1e6:,.0f} MB)"
+Match = tuple[Path | None, str, str]
+"""A drafter's folder in the cache, if it is there; its name, empty without a drafter;
+and its name and size, or the reason why there is none.
+"""
 
 
 def draft_for(target: object) -> Path | None:
@@ -55,42 +46,40 @@ def draft_for(target: object) -> Path | None:
         return None
     if isinstance(target, str | Path) and bundled.is_target(target):
         return bundled.draft()
-    drafter, reason = find(target)
-    if drafter is not None and drafter.folder is not None:
-        notify(f"drafting with {drafter.name}, from the cache of the hub")
-        return drafter.folder
-    text = f"cannot draft with a published drafter: {reason}. Name one as 'draft'"
-    if drafter is not None:
-        text = f'found {drafter}; pass draft="{drafter.name}" to download it'
+    folder, name, about = find(target)
+    if folder is not None:
+        notify(f"drafting with {name}, from the cache of the hub")
+        return folder
+    text = f"cannot use a published drafter: {about}. Name one"
+    if name:
+        text = f'found {about}; pass draft="{name}" to download it'
     warnings.warn(f"{text}. Lookups draft meanwhile", stacklevel=4)
     return None
 
 
-def find(target: object) -> tuple[Published | None, str]:
-    """Return a drafter for the target, one in the cache first, and the reason where
-    there is none.
-    """
+def find(target: object) -> Match:
+    """Return a drafter for the target, one in the cache first."""
     path = str(getattr(target, "name_or_path", target))
     name = path.partition(":")[0]
     is_id = name.count("/") == 1 and not hub.lost(name)
     if not is_id or Path(name).expanduser().exists():
-        return None, f"{name or 'this model'} is not a hub id"
+        return None, "", f"{name or 'this model'} is not a hub id"
     known = [KNOWN[name]] if name in KNOWN else []
     for drafter in (*_cached_for(name), *known):
         folder = _folder(drafter)
         if folder is not None:
-            return Published(drafter, folder), ""
+            return folder, drafter, drafter
     host = constants.ENDPOINT
     if not hub.reachable():
         reason = f"{host} does not answer"
-        return None, f"the cache holds none for {name}, and {reason}"
+        return None, "", f"the cache holds none for {name}, and {reason}"
     try:
-        return _on_hub(name, known), f"{host} lists none for {name}"
+        return _on_hub(name, known)
     except Exception as error:  # noqa: BLE001 - whatever the hub's client raises
-        return None, f"{host} does not list any: {words(error)}"
+        return None, "", f"{host} does not list any: {words(error)}"
 
 
-def _on_hub(target: str, known: list[str]) -> Published | None:
+def _on_hub(target: str, known: list[str]) -> Match:
     """Return a drafter that the hub lists for a target, or is known; one in the cache
     first.
     """
@@ -103,14 +92,14 @@ def _on_hub(target: str, known: list[str]) -> Published | None:
         if folder is not None:
             # so that it is found without a network, too
             hub.file(name, CARD)
-            return Published(name, folder)
+            return folder, name, name
     if not names:
-        return None
+        return None, "", f"{constants.ENDPOINT} lists none for {target}"
     info = api.model_info(names[0], files_metadata=True)
     files = info.siblings or ()
     weights = [file for file in files if file.rfilename.endswith(WEIGHTS)]
     size = sum(file.size or 0 for file in weights or files)
-    return Published(names[0], size=size)
+    return None, names[0], f"{names[0]} ({size / 1e6:,.0f} MB)"
 
 
 def _cached_for(target: str) -> Iterator[str]:

@@ -191,10 +191,10 @@ def permitted(model: str | None, draft: str | None) -> str | None:
         return draft
     from foreword.draft.published import find
 
-    drafter, _ = find(model)
-    if drafter is None or drafter.folder is not None:
+    folder, name, about = find(model)
+    if folder is not None or not name:
         return draft
-    return drafter.name if typer.confirm(f"download {drafter}?", err=True) else None
+    return name if typer.confirm(f"download {about}?", err=True) else None
 
 
 def open_llm(
