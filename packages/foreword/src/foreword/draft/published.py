@@ -63,7 +63,7 @@ def find(target: object) -> Match:
     name = path.partition(":")[0]
     is_id = name.count("/") == 1 and not hub.lost(name)
     if not is_id or Path(name).expanduser().exists():
-        return None, "", f"{name or 'this model'} is not a hub id"
+        return None, "", f"{name!r} is not a hub id"
     known = [KNOWN[name]] if name in KNOWN else []
     for drafter in (*_cached_for(name), *known):
         folder = _folder(drafter)
@@ -72,7 +72,7 @@ def find(target: object) -> Match:
     host = constants.ENDPOINT
     if not hub.reachable():
         reason = f"{host} does not answer"
-        return None, "", f"the cache holds none for {name}, and {reason}"
+        return None, "", f"the cache holds none, and {reason}"
     try:
         return _on_hub(name, known)
     except Exception as error:  # noqa: BLE001 - whatever the hub's client raises
