@@ -60,7 +60,7 @@ def test_cheat_is_found_without_a_drafter(scores, monkeypatch, cheat) -> None:
     "cheat",
     [
         *(draws.no_residual, draws.lenient, draws.one_for_many, draws.warmer),
-        *(draws.retried, draws.above),
+        draws.retried,
     ],
     ids=lambda one: one.__name__,
 )

@@ -8,12 +8,7 @@ import broken_servers
 from foreword_lab.certify.clock import Clock
 from foreword_lab.certify.remote import same_text
 from foreword_lab.certify.remote.ask import margin, prompt, request, scored, text_of
-from foreword_lab.certify.remote.client import (
-    Broken,
-    Server,
-    Unreachable,
-    Unsupported,
-)
+from foreword_lab.certify.remote.client import Broken, Server, Unreachable, Unsupported
 from foreword_lab.certify.remote.first_words import LEAST, words_check
 from foreword_lab.certify.remote.forms import call_check, schema_check
 from foreword_lab.certify.remote.greedy import greedy_check

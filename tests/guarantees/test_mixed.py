@@ -112,12 +112,6 @@ def check(name: str, asked: list[tuple[str, Case]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lm", slow_case("ngram")])
-def test_no_kind_in_a_batch_loses_its_draft_tokens(name: str) -> None:
-    check(name, stream(2, 16))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, *LOOKUPS])
 def test_no_kind_of_five_hundred_requests_costs_another_its_drafts(name: str) -> None:
     check(name, stream(46, 24))

@@ -133,11 +133,3 @@ def retried(at: Place) -> int:
     token = at.drawn(at.draft)
     is_taken = at.dice.random() < at.target[token] / at.draft[token]
     return token if is_taken else lossless(at)
-
-
-def above(at: Place) -> int:
-    """Draw from tokens with a fiftieth of the largest probability or more."""
-    if not at.temperature:
-        return honest(at)
-    target = np.where(at.target < at.target.max() / 50, 0, at.target)
-    return at.drawn(target / target.sum())

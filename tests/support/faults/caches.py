@@ -4,13 +4,11 @@ from bisect import insort
 from dataclasses import replace
 
 from faults.fault import Fault
-from foreword.draft.lm import _Memory
 from foreword.engine import engine
 from foreword.engine.kv_cache import KVCache
 from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.kv import prefixes
 from foreword.model.kv.pages import PagePool
-from foreword.model.kv.prefixes import PrefixTree
 from foreword.model.kv.reads import Read
 
 
@@ -104,22 +102,6 @@ def written_while_shared(patch, _llm):
             patch.setattr(kind, "copy", lambda *_: None)
 
 
-def drafter_not_rolled_back(patch, _llm):
-    """Count rejected draft tokens as read by the draft model."""
-
-    def settle(memory, tokens):
-        memory.length = len(tokens) - 1
-        memory.draft_tokens = {}
-        return []
-
-    patch.setattr(_Memory, "settle", settle)
-
-
-def tenants_alike(patch, _llm):
-    exact = PrefixTree.root
-    patch.setattr(PrefixTree, "root", lambda tree, _tenant: exact(tree, ""))
-
-
 CACHE_FAULTS: dict[str, Fault] = {
     "keys of a rejected branch kept": Fault(rejected_keys_kept),
     "positions one late after a rejection": Fault(late_after_rejection, quick=True),
@@ -129,10 +111,4 @@ CACHE_FAULTS: dict[str, Fault] = {
     "the first token not read again after preemption": Fault(first_token_unread),
     "a prefix found by half a page": Fault(half_compared),
     "pages written while others use them": Fault(written_while_shared),
-    "the draft model's keys not rolled back": Fault(
-        drafter_not_rolled_back, beyond="it changes no text"
-    ),
-    "prefixes shared among adapters": Fault(
-        tenants_alike, beyond="no request has an adapter or a tenant"
-    ),
 }

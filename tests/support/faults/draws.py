@@ -7,11 +7,9 @@ from dataclasses import replace
 import torch
 
 from faults.fault import Fault, Plant
-from foreword.draft.lm import LanguageModelDrafter
 from foreword.sampling import logits as processing
 from foreword.sampling.draw import choose
 from foreword.sampling.streams import NoiseStreams, text_keys
-from foreword.types import Noise
 from foreword.verify import verifier
 from foreword.verify.match import follow
 
@@ -30,34 +28,6 @@ def equal_noise(patch, _llm):
         return follow(choose(rows, params, keys), tree)
 
     patch.setattr(verifier, "walk", walk)
-
-
-def one_uniform(patch, _llm):
-    exact = NoiseStreams.verifying
-
-    def verifying(streams, requests, draft):
-        noise = exact(streams, requests, draft)
-        return Noise(None, noise.accept, noise.accept)
-
-    patch.setattr(NoiseStreams, "verifying", verifying)
-
-
-class OtherSeed(NoiseStreams):
-    """The noise of another seed."""
-
-    def key(self, request):
-        key = super().key(request)
-        return None if key is None else key ^ 1
-
-
-def drafts_of_another_seed(patch, llm):
-    exact = LanguageModelDrafter.propose
-
-    def propose(drafter, batch, nodes):
-        other = OtherSeed(llm.target.vocab, shared=not batch.draws.wants_probs)
-        return exact(drafter, replace(batch, draws=other), nodes)
-
-    patch.setattr(LanguageModelDrafter, "propose", propose)
 
 
 def after_drafts(change: Callable) -> Plant:
@@ -85,10 +55,6 @@ def narrower(params):
     return replace(params, top_p=params.top_p * 0.9 if params.top_p < 1 else 1.0)
 
 
-def one_token_more(params):
-    return replace(params, top_k=params.top_k + 1 if params.top_k else 0)
-
-
 def without_min_p(params):
     return replace(params, min_p=0.0)
 
@@ -105,17 +71,7 @@ def unpenalised(patch, _llm):
 DRAW_FAULTS: dict[str, Fault] = {
     "noise of the position before": Fault(position_before, quick=True),
     "one noise for all rows of a round": Fault(equal_noise, quick=True),
-    "bonus drawn with the uniform of the acceptance": Fault(
-        one_uniform, beyond="32 samples of each rule do not show it"
-    ),
     "top_p a tenth low after draft tokens": Fault(after_drafts(narrower)),
     "min_p ignored after draft tokens": Fault(after_drafts(without_min_p)),
     "penalties that count no draft tokens": Fault(unpenalised, methods=("predicted",)),
-    "top_k of one token more after draft tokens": Fault(
-        after_drafts(one_token_more),
-        beyond="the token is drawn about once in a thousand",
-    ),
-    "drafts with the noise of another seed": Fault(
-        drafts_of_another_seed, beyond="it changes no text"
-    ),
 }

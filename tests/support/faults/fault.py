@@ -26,8 +26,6 @@ class Fault:
     plant: Plant
     methods: tuple[str, ...] = ("lm",)
     """Methods that meet it, for a short search."""
-    beyond: str = ""
-    """Why the certificate does not find it; empty = it does."""
     quick: bool = False
     """Whether a search of it belongs to every run of the tests."""
 

@@ -19,7 +19,6 @@ FINAL_NORM = "norm_row(m, f, m->norm, m->norm_bias, r, to);"
 LAYER_NORM = "else rms_norm(x, weight, m->eps, m->hidden, to);"
 CAUSAL = "span->stop - span->start : local + 1)"
 TAIL = "query->prefix + node;\n"
-EXPONENT = "all(0.69312419f)"
 SCALE = "scales_of(m, codes_at(old, layer->keys), head)[from];"
 
 
@@ -120,11 +119,6 @@ KERNEL_FAULTS: dict[str, Fault] = {
             SCALE,
             "scales_of(m, codes_at(old, layer->keys), head)[from ? from - 1 : 0];",
         )
-    ),
-    "an inexact exponential": Fault(
-        in_c("attention/weights.c", EXPONENT, "all(0.6935f)"),
-        beyond="plain decoding has it too; the probe of a load compares with "
-        "transformers",
     ),
     "the last token id impossible after draft tokens": Fault(of_logits(no_last_token)),
 }
