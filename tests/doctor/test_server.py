@@ -8,7 +8,7 @@ import pytest
 
 import starter
 from foreword import LLM
-from foreword.errors import InvalidRequest, ModelError
+from foreword.errors import InvalidRequest
 from foreword_lab.doctor.finding import Diagnosis, Finding
 from foreword_lab.doctor.server.run import examine_server
 from foreword_lab.theory.formulas import PassCost, speed_up
@@ -249,7 +249,7 @@ def test_server_that_does_not_run_is_refused() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        with pytest.raises(ModelError, match=r"cannot reach.*that the server runs"):
+        with pytest.raises(InvalidRequest, match=r"cannot reach.*that the server runs"):
             examine_server(f"http://127.0.0.1:{port}")
 
 

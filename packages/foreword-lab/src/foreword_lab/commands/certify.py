@@ -14,7 +14,6 @@ from foreword.cli.common.early import STDOUT
 from foreword.cli.common.options import option
 from foreword.cli.common.progress import LineProgress
 from foreword.cli.common.tables import BARE, Column, Table, name_column
-from foreword.errors import InvalidRequest
 from foreword.options import ModelOptions, keywords
 
 if TYPE_CHECKING:
@@ -111,15 +110,11 @@ def certify(
     target = None if url else early.either(target, model, "--model")
     with LineProgress(quiet=quiet or json_ == STDOUT) as progress:
         if url is not None:
-            from foreword_lab.certify.remote.client import Unreachable
             from foreword_lab.certify.remote.run import certify_server
 
             here = next(iter(draft or ()), None)
             named = dict(key=key, model=model, draft=here)
-            try:
-                result = certify_server(url, note=progress, **named, **run)
-            except Unreachable as error:
-                raise InvalidRequest(str(error)) from error
+            result = certify_server(url, note=progress, **named, **run)
         else:
             from foreword_lab.certify.run import CertifyOptions
             from foreword_lab.certify.run import certify as certify_pair

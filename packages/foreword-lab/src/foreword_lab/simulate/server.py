@@ -22,8 +22,8 @@ ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 def costs_of(url: str, key: str | None = None) -> ReplicaCosts:
     """Return the costs of a server of Foreword, as its rounds so far have shown them.
 
-    Raises ModelError if it cannot be reached, InvalidRequest if it has counted no
-    answer yet, or is of another kind.
+    Raises InvalidRequest if it cannot be reached, or has counted no answer yet, or is
+    of another kind.
     """
     (address, metrics) = scrape(url, key)
     if not metrics.is_ours:

@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
+from importlib.util import find_spec
 from ipaddress import ip_address
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+
+if TYPE_CHECKING or find_spec("foreword"):
+    from foreword.errors import InvalidRequest
+else:  # a server is certified without Foreword, too
+    InvalidRequest = ValueError
 
 REFUSED = (400, 404, 405, 415, 422, 429, 501)
 """HTTP status codes of a request that the server does not serve."""
@@ -24,7 +30,7 @@ QUOTED = 300
 Body = Mapping[str, Any]
 
 
-class Unreachable(Exception):
+class Unreachable(InvalidRequest):
     """The server, its model or a key is not there."""
 
 
@@ -90,8 +96,9 @@ class Server:
 
     def json(self, url: str, body: Body | None = None) -> Any:
         """Return the JSON of an address of the server, or that answers a body."""
+        content = self._read(url, body)
         try:
-            return json.loads(self._read(url, body))
+            return json.loads(content)
         except ValueError as error:
             raise Broken(f"{url} answers without JSON") from error
 

@@ -78,8 +78,8 @@ class ServerMetrics:
 def scrape(url: str, key: str | None = None) -> tuple[str, ServerMetrics]:
     """Return the address of a server, and its metrics.
 
-    Raises ModelError if it cannot be reached, InvalidRequest if it has no metrics of
-    generation or has generated nothing yet.
+    Raises InvalidRequest if it cannot be reached, has no metrics of generation or has
+    generated nothing yet.
     """
     server = Server.at(url.rstrip("/").removesuffix("/metrics"), key, model="")
     address = server.base.removesuffix("/v1") + "/metrics"

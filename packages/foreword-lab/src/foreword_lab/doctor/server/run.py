@@ -122,8 +122,7 @@ OF_LOAD = (cold_prefixes, queue, memory, crowd)
 def examine_server(url: str, key: str | None = None) -> Diagnosis:
     """Read the metrics of a server and diagnose it.
 
-    Raises ModelError if it cannot be reached, InvalidRequest if its metrics say nothing
-    yet, or are none.
+    Raises InvalidRequest if it cannot be reached, or its metrics say nothing yet.
     """
     address, metrics = scrape(url, key)
     methods = drafting.methods(metrics)
