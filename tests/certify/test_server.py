@@ -172,7 +172,6 @@ def test_first_words_are_compared_where_there_are_no_logprobs(server: Running) -
     with broken_servers.broken(server.url, broken_servers.NoLogprobs()) as url:
         found = certify_server(url, minutes=0.5)
     words = found.checks[0]
-    assert words.status in ("consistent", "cannot say"), words.what
     assert words.evidence["pairs of words"] >= LEAST
 
 

@@ -27,10 +27,11 @@ TARGET, DRAFTER = "us/target", "us/drafter"
 
 @pytest.fixture
 def shared_hub(monkeypatch, tmp_path) -> Iterator[LocalHub]:
-    """A hub for this process, which read the endpoint when it began."""
+    """A hub for this process, whose clients know the endpoint of its beginning."""
     with local_hub() as made:
         files = f"{made.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "ENDPOINT", made.address)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
