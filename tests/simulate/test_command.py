@@ -168,7 +168,7 @@ def test_server_that_is_not_there(here: Here) -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         done = here("simulate", "--from-server", url, "--clients", "1")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot reach {url}/metrics" in done.stderr
 
 
