@@ -1,4 +1,4 @@
-"""Commands of a release, each of which ends it where it fails."""
+"""Commands of a release: one that fails ends it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from foreword.native.cpu import cores
 ZIG = "ziglang==0.17.1"
 """The compiler; another version may compile other bytes."""
 STEMS = ("foreword", "sampling", "suffix", "bandwidth")
-"""C files of which each instruction set has a library."""
+"""C files: each instruction set has a library of every one."""
 FLAGS = (
     *("-O3", NAMED_ONLY, "-fno-math-errno", "-shared", "-fPIC", "-pthread"),
     *("-s", "-Wl,--build-id=none"),

@@ -19,7 +19,7 @@ COMPARED = {name: FAULTS[name] for name in FAULTS.keys() - SAMPLED.keys()}
 
 
 def marked(faults: Mapping[str, Fault]) -> list:
-    """Names of faults; those that take long to find are slow tests."""
+    """Names of faults; faults that take long to find are slow tests."""
     return [
         name if faults[name].quick else pytest.param(name, marks=pytest.mark.slow)
         for name in sorted(faults)

@@ -53,7 +53,7 @@ def test_the_first_answer_shows_origins_and_a_live_stream(monkeypatch, tmp_path)
     assert "True" in said(outputs)
     assert "False" not in said(outputs)
     assert "accepted:" in said(outputs)
-    # two answers and one stream, of which the plain answer has no accepted token
+    # two answers and one stream; the plain answer has no accepted token
     assert html(outputs).count("<small>") == 3
     assert html(outputs).count(GREEN) > 5
     assert "rounds</small>" in html(outputs)

@@ -98,7 +98,7 @@ def shortened(draft: Draft, on: list[list[bool]]) -> Draft:
 
 
 def ended_by_its_draft_token(name: str) -> Drafting:
-    """Biased under all rules but match: the policy is told of the drawn token."""
+    """Biased under all rules but match: the policy knows the drawn token."""
     policy = POLICIES[name]
 
     def drafting(world: World) -> AllDrafts:

@@ -91,11 +91,11 @@ class LLM:
     Args:
         target: Folder, hub id, GGUF file or model in memory, which stays unchanged.
             Default: the bundled target.
-        tokenizer: Default: the target's. False: ids (docs/targets/image-tokens.md).
+        tokenizer: Default: target's. False: token ids (docs/targets/image-tokens.md).
         draft: As `target`, or the folder of a head. "auto": a published one in the
-            cache (docs/training/share.md). If several methods need a source, a dict;
-            the first is the default. The bundled draft model is left out if it cannot
-            be loaded (`Completion.undrafted` says why).
+            cache (docs/training/share.md). If several methods need a source, a dict by
+            method; the first is the default. The bundled draft model is left out if it
+            cannot be loaded (`Completion.undrafted` says why).
         method: Drafting method (`foreword methods` lists them); "none" decodes
             plainly. Default: "auto", the fastest of the draft's method and lookups, or
             with a rule, budget or `nodes` the draft's own method (choose-a-method.md).
@@ -109,18 +109,18 @@ class LLM:
         backend: How the target runs (docs/how-it-works.md). Default: the fastest exact.
         weights: "int8" or "int4": form of linear weights (docs/targets/quantized.md).
         kv: "int8": keys and values in 8 bits.
-        offload_folder: Folder for packed weights (docs/targets/larger-than-memory.md).
+        offload_folder: Weights beyond memory (docs/targets/larger-than-memory.md).
         portable: Same text on every processor, without instructions for bfloat16.
         draft_vocabulary: Token ids that a draft model chooses from, the first so many
             (docs/methods/lm.md). Default: 32,768 of 98,304 or more.
-        tensor_parallel: Processes for the weights (docs/scaling/tensor-parallel.md).
+        tensor_parallel: Processes that share weights (docs/scaling/tensor-parallel.md).
         slots: Sequences that run at a time.
         chunk: Prompt tokens read in one round.
         read_ms: Milliseconds of a round for prompts while others write (serving.md).
         cache_tokens: Most tokens of keys and values held. Default: a quarter of the
             free memory (docs/kv-cache.md).
         trust_remote_code: Permission to run code from the model's folder.
-        adapters: LoRA folders by names for requests (docs/targets/adapters.md).
+        adapters: Folders of LoRA adapters by name (docs/targets/adapters.md).
         generation_config: Sampling of requests without `params`: "auto" is that of the
             model's owner, "none" that of SamplingParams, a dict some values of its own.
 
