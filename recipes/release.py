@@ -116,7 +116,7 @@ def check_size(archive: Path, largest: int = LARGEST) -> None:
     if size > largest:
         raise ReleaseError(
             f"cannot release {archive.name}: {size / 1e6:.1f} MB are more than the "
-            f"package index takes, {largest / 1e6:.1f} MB. Ship smaller models."
+            f"package index or our own limit takes, {largest / 1e6:.1f} MB. Ship less."
         )
 
 

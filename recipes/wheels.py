@@ -62,11 +62,13 @@ PLATFORMS = {
         "x86_64-macos.11.0", {name: X86[name] for name in ("avx2", "sse4")}
     ),
     "win_amd64": Platform(
-        "x86_64-windows-gnu", {name: X86[name] for name in X86 if name != "amx"}
+        "x86_64-windows-gnu",
+        {name: X86[name] for name in X86 if name not in ("amx", "avx512")},
     ),
 }
 """Tag of a wheel -> what it is for. Only Linux lets a process use AMX, and macOS does not
-show AVX512 to one that has not used it.
+show AVX512 to one that has not used it. With `avx512` the wheel of Windows would be too
+large, and few processors there have it without VNNI.
 """
 
 
