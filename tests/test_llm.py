@@ -386,8 +386,12 @@ def test_the_whole_context_can_be_used():
         ({"rule": "macth"}, UnknownMethod, "Did you mean 'match'"),
         ({"nodes": 65}, InvalidRequest, r"a whole number in \[0, 64\], got 65"),
         ({"nodes": -1}, InvalidRequest, r"a whole number in \[0, 64\], got -1"),
-        ({"budget": "svpi", "nodes": None}, UnknownMethod, "Did you mean 'svip'"),
-        ({"budget": "svip", "nodes": 4}, InvalidRequest, "Give one"),
+        (
+            {"budget": "confidense", "nodes": None},
+            UnknownMethod,
+            "Did you mean 'confidence'",
+        ),
+        ({"budget": "confidence", "nodes": 4}, InvalidRequest, "Give one"),
         ({"slots": 0}, InvalidRequest, "slots must be a whole number >= 1, got 0"),
         ({"chunk": 0}, InvalidRequest, "chunk must be a whole number >= 1, got 0"),
         ({"dtype": "int3"}, ModelError, "float32, bfloat16, float16"),
@@ -532,8 +536,12 @@ def test_request_with_its_own_rule_has_its_text():
     [
         (SamplingParams(method="ngrams"), UnknownMethod, "Did you mean 'ngram'"),
         (SamplingParams(rule="macth"), UnknownMethod, "Did you mean 'match'"),
-        (SamplingParams(budget="svpi"), UnknownMethod, "Did you mean 'svip'"),
-        (SamplingParams(budget="svip", nodes=4), InvalidRequest, "Give one"),
+        (
+            SamplingParams(budget="confidense"),
+            UnknownMethod,
+            "Did you mean 'confidence'",
+        ),
+        (SamplingParams(budget="confidence", nodes=4), InvalidRequest, "Give one"),
         (SamplingParams(method="retrieval"), InvalidRequest, "'retrieval': it needs"),
     ],
 )

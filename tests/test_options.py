@@ -32,9 +32,13 @@ def test_a_call_of_generate_and_a_request_have_the_drafting_settings():
         (dict(method="lmm"), UnknownMethod, "Did you mean 'lm'"),
         (dict(method="cascade(lm, lmm)"), UnknownMethod, "'lmm'"),
         (dict(rule="machen"), UnknownMethod, "Did you mean 'match'"),
-        (dict(budget="svipp"), UnknownMethod, "Did you mean 'svip'"),
+        (dict(budget="confidense"), UnknownMethod, "Did you mean 'confidence'"),
         (dict(nodes=65), InvalidRequest, r"None or a whole number in \[0, 64\]"),
-        (dict(nodes=2, budget="svip"), InvalidRequest, "the number of draft tokens"),
+        (
+            dict(nodes=2, budget="confidence"),
+            InvalidRequest,
+            "the number of draft tokens",
+        ),
     ],
     ids=str,
 )

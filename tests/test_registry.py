@@ -62,9 +62,9 @@ def test_a_method_names_itself_as_the_registry_does():
 
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(
-        UnknownMethod, match=r"such budget exists\. Did you mean 'svip'"
+        UnknownMethod, match=r"such budget exists\. Did you mean 'confidence'"
     ):
-        BUDGETS.check("svipp")
+        BUDGETS.check("confidense")
     with pytest.raises(InvalidRequest, match="rule 3: it is not a name"):
         RULES.find(3)
     RULES.check("same-text", *registry.GUARANTEES)
@@ -129,6 +129,8 @@ def test_names_that_cannot_be_read_are_refused(name, reason):
 
 def test_own_names_are_checked_without_a_look_at_other_packages(monkeypatch):
     monkeypatch.setattr(entries, "entry_points", None)
-    options = DraftingOptions(method="cascade(suffix, lm)", rule="match", budget="svip")
+    options = DraftingOptions(
+        method="cascade(suffix, lm)", rule="match", budget="confidence"
+    )
     assert options.method == "cascade(suffix, lm)"
     RULES.check("same-text", *registry.GUARANTEES)

@@ -304,7 +304,7 @@ def test_sequences_of_several_speculators_share_rounds_and_keep_their_texts():
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("name", ["rejection", "block", "traversal", "specinfer"])
+@pytest.mark.parametrize("name", ["rejection", "block", "traversal"])
 def test_request_may_have_rule_of_its_own_beside_others(name):
     """Alone or in a batch, a rule's draws are keyed by the request: one text."""
     (one, *others) = requests(3)

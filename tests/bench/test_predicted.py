@@ -88,7 +88,7 @@ def test_members_of_an_ensemble_note_in_one_place():
 
 
 def test_budgets_that_decide_token_by_token_are_not_watched():
-    chains = policy("svip")(dict)
+    chains = policy("confidence")(dict)
     assert watched(chains) is chains
 
 

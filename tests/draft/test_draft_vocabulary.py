@@ -56,7 +56,7 @@ def test_logits_of_the_ids_are_the_same(model):
             assert torch.equal(logits(model, keep), all_of_them[:, ids])
 
 
-@pytest.mark.parametrize("rule", ["match", "specinfer"])
+@pytest.mark.parametrize("rule", ["match", "traversal"])
 @pytest.mark.parametrize("heat", [0.0, 0.9])
 def test_text_stays_and_holds_other_ids(rule, heat):
     params = SamplingParams(temperature=heat, seed=5, max_tokens=40)

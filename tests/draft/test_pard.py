@@ -45,7 +45,7 @@ BACKENDS = (
 """(backend of the draft model, temperature)."""
 FAMILIES = ((1.0, "t5"), (0.0, "t5"), (0.0, "bart"), (1.0, "bart"))
 """(temperature, encoder-decoder)."""
-EVERY_RULE = ("match", "rejection", "block", "traversal", "specinfer", "kseq")
+EVERY_RULE = ("match", "rejection", "block", "traversal")
 
 
 def some(cases: Iterable[object]) -> list[object]:

@@ -90,7 +90,7 @@ def test_unshared_noise_is_independent_of_the_targets():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_lanes_are_independent_unless_noise_is_shared(shared):
-    keyed, one = NoiseStreams(5000, shared=shared, lists="independent"), request()
+    keyed, one = NoiseStreams(5000, shared=shared, lists="distinct"), request()
     first, second = keyed.drafting(one, [5]), keyed.drafting(one, [5], lane=1)
     assert torch.equal(keyed.drafting(one, [5], lane=0), first)
     assert torch.equal(first, second) == shared

@@ -96,7 +96,7 @@ def test_every_method_and_batch_give_the_same_text(server):
         {"extra_body": {"speculative": {"method": "lm", "nodes": 4}}},
         {"extra_body": {"speculative": {"method": "ngram", "nodes": "auto"}}},
         {"model": "default"},
-        {"extra_body": {"speculative": {"budget": "svip"}}},
+        {"extra_body": {"speculative": {"budget": "confidence"}}},
         {"extra_body": {"speculative.n_max": 3, "speculative.n_min": 1}},
         {"extra_body": {"speculative.n_max": 0}},
     ]

@@ -8,8 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from foreword.budget import Costs, RoundResult
-from foreword.budget.stopping import AdaEdlBudget
+from foreword.budget import Costs
 from foreword.draft.ensemble.cascade import DecayedMean
 from foreword.draft.lookup.recycle import RecyclingDrafter
 from foreword.estimators import CalibrationRatio, LinearCost, finite, steadied
@@ -128,16 +127,6 @@ def test_noisy_clocks_keep_costs_of_unused_budgets() -> None:
         table.correct(4, 0.012 * math.exp(rng.gauss(0, 0.8)))
     assert table.seconds(4) == pytest.approx(0.012, rel=0.5)
     assert table.seconds(1) / table.seconds(4) == pytest.approx(10 / 12, rel=0.5)
-
-
-def test_threshold_recovers_from_unpredictable_texts() -> None:
-    one, text = AdaEdlBudget(), Request(1, [1], 1, SamplingParams(), seed=0)
-    for _ in range(6_000):
-        one.learn(text, RoundResult(4, 4, 0))
-    assert one.threshold <= 1
-    for _ in range(700):
-        one.learn(text, RoundResult(4, 4, 4))
-    assert one.threshold < 0.5
 
 
 @pytest.mark.parametrize("bad", BAD)

@@ -5,7 +5,7 @@ import torch
 
 from distributions import ROWS, chi_square, plain_distribution, surprise
 from foreword.budget import StoppingBudget
-from foreword.budget.stopping import AdaEdlBudget, ConfidenceBudget, SvipBudget
+from foreword.budget.stopping import ConfidenceBudget
 from foreword.types import Draft, Noise, Request, SamplingParams, Verdict, Verify
 from foreword.verify import RULES
 from foreword.verify.block import prefix_acceptance, prefix_weight
@@ -70,8 +70,6 @@ STRAIGHT = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
 """A draft token is kept as often as its distribution's likeliest token is drawn."""
 POLICIES = {
     "confidence": ConfidenceBudget(0.6),
-    "svip": SvipBudget(),
-    "adaedl": AdaEdlBudget(0.65),
     "acceptance": AcceptanceBudget(AcceptanceModel(STRAIGHT, STRAIGHT)),
 }
 """What ends a chain, with thresholds that these worlds come to."""
@@ -105,8 +103,7 @@ def ended_by_its_draft_token(name: str) -> Drafting:
         draft, likely = drawn(world)
         assert draft.probs is not None
         own = draft.probs.gather(2, draft.tokens[..., None])[..., 0]
-        told = -own.log() if name in ("svip", "adaedl") else own
-        on = [[not policy.doubts(value) for value in row] for row in told.tolist()]
+        on = [[not policy.doubts(value) for value in row] for row in own.tolist()]
         return AllDrafts(shortened(draft, on), likely)
 
     return drafting
@@ -115,13 +112,6 @@ def ended_by_its_draft_token(name: str) -> Drafting:
 def scheduled_by_its_draft_tokens(world: World) -> AllDrafts:
     """Biased likewise: a draft token is taken back in the round it was drawn in."""
     return last_dropped(drawn)(world)
-
-
-def twins_dropped(world: World) -> AllDrafts:
-    """Biased for independent lists: the second of two equal siblings is left out."""
-    draft, likely = drawn_tree(2, distinct=False)(world)
-    twins = draft.tokens[:, 0] == draft.tokens[:, 1]
-    return AllDrafts(changed(draft, count=draft.count - twins.long()), likely)
 
 
 def chosen_as_if_drawn(*branching: int) -> Drafting:
@@ -173,7 +163,7 @@ def siblings_as_if_independent(
     weights: torch.Tensor, draft: Draft, noise: Noise
 ) -> Verdict:
     """Biased: siblings drawn without replacement are verified as independent."""
-    return RULES["specinfer"].verify(weights, draft, noise)
+    return descend(weights, draft, noise, lambda q, tried, token: q, residual)
 
 
 def traversal_by_the_refused(
@@ -241,8 +231,6 @@ for name in TREE_RULES:
     add_biased("soft distribution of chosen siblings", name, soft, SHORT)
     doubtful = last_dropped(trees(name, 2))
     add_biased("an unlikely sibling dropped", name, doubtful, SINGLE)
-    if RULES[name].lists == "independent":
-        add_biased("twins dropped", name, twins_dropped, SINGLE)
 
 every_rule = pytest.mark.parametrize("name", RULES)
 every_draft = pytest.mark.parametrize("drafting", [drawn, chosen])

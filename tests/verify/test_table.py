@@ -42,7 +42,7 @@ def distributions(noise: float, temperature: float) -> tuple[Tensor, Tensor]:
 def kept(
     rule: str, how: str, branching: tuple[int, ...], world: tuple[Tensor, Tensor]
 ) -> float:
-    """Drafts kept on average; `how`: one, distinct, independent, coupled or chosen."""
+    """Drafts kept on average; `how`: one, distinct, coupled or chosen."""
     rng, (target, drafter) = torch.Generator().manual_seed(1), world
     parents, count = full_tree(branching), PAIRS * RUNS
     pair = torch.arange(PAIRS).repeat_interleave(RUNS)
@@ -57,18 +57,12 @@ def kept(
     for parent in dict.fromkeys(parents):
         children = [node for node, other in enumerate(parents) if other == parent]
         distribution = drafter[pair, torch.cat((last, tokens), dim=1)[:, parent + 1]]
-        noise = (
-            -torch.empty(count, len(children), VOCAB).exponential_(generator=rng).log()
-        )
-        if how == "independent":
-            drawn = (distribution[:, None] + noise).argmax(dim=-1)
-        else:
-            by = {
-                "coupled": gumbel[:, depths[parent + 1]],
-                "chosen": torch.zeros(()),
-            }.get(how, noise[:, 0])
-            drawn = (distribution + by).topk(len(children)).indices
-        tokens[:, children] = drawn
+        noise = -torch.empty(count, VOCAB).exponential_(generator=rng).log()
+        by = {
+            "coupled": gumbel[:, depths[parent + 1]],
+            "chosen": torch.zeros(()),
+        }.get(how, noise)
+        tokens[:, children] = (distribution + by).topk(len(children)).indices
     before = torch.cat((last, tokens), dim=1)
     probs = drafter[
         pair[:, None], before[:, [parent + 1 for parent in parents]]
@@ -97,8 +91,6 @@ CHAINS = {
     "match, coupled chain": ("match", "coupled"),
 }
 TREES = {
-    "specinfer": ("specinfer", "independent"),
-    "kseq": ("kseq", "independent"),
     "without-replacement": ("without-replacement", "distinct"),
     "traversal": ("traversal", "distinct"),
     "match, coupled": ("match", "coupled"),

@@ -187,11 +187,10 @@ class Reply(Computed[B]):
 
     def _outlet(self, scope: Scope, receive: Receive, send: Send) -> Outlet:
         """Return the way of the answer: to a router if one asks, else to the client."""
-        head = Headers(scope=scope).get(SENT)
-        if head is None or not self.service.settings.routed:
+        size = Headers(scope=scope).get(SENT)
+        if size is None or not self.service.settings.resume:
             return Outlet(scope, receive, send)
-        end = int(head)
-        sent, self._body = sent_of(self._body[:end]), self._body[end:]
+        sent, self._body = sent_of(size, self._body)
         return FrameOutlet((scope, receive, send), sent)
 
     async def fail(

@@ -7,13 +7,15 @@ from urllib.parse import unquote
 
 from foreword_server.errors import ApiError
 from foreword_server.page.files import NAMES
-from foreword_server.settings import Settings
+from foreword_server.settings import MEBIBYTE, Settings
 
 READ = ("GET", "HEAD")
 GET = ("GET",)
 POST = ("POST",)
 PAGE = "/page/{name:path}"
 UPLOADS = "/v1/files"
+SENT_BYTES = 16 * MEBIBYTE
+"""Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
 PARAMETER = re.compile(r"(\{\w+(?::path)?\})")
 ID = r"[\w-]+"
 NAME = r"(?:[\w.~:@!$&'()*+,;=/-]|%[0-9A-Fa-f]{2})+"
@@ -154,12 +156,13 @@ def decided(
         route.access == "metrics" and settings.public_metrics
     )
     uploads = route.body == "file" and settings.files is not None
+    resumed = SENT_BYTES if route.operation and settings.resume else 0
     return Decision(
         target=f"{raw}?{search}" if search else raw,
         path=path,
         route=route,
         needs_key=bool(settings.keys) and not public,
-        most=settings.file if uploads else settings.body,
+        most=settings.file if uploads else settings.body + resumed,
         refusal=refusal,
     )
 

@@ -186,6 +186,8 @@ class Service(Front):
             raise stopping()
         arrived = perf_counter()
         prompts = call.prompts if call.generates else []
+        if sent.rounds:
+            sent.check(len(prompts) * call.params.n, self.llm.target.vocab)
         with self.limits.place(state["tenant"], max(1, len(prompts) * call.params.n)):
             async with self.engine.submit(
                 [(prompt, call.params) for prompt in prompts],

@@ -63,6 +63,8 @@ class Settings:
     """Seconds. On SIGTERM, running answers get this long to finish."""
     public_metrics: bool = False
     """Whether /metrics needs no API key where there are some."""
+    resume: bool = False
+    """Whether it goes on with answers of other servers, for a balancer before it."""
     routed: bool = False
     """Whether a router stands before this server, which alone can reach it."""
     log_json: bool = False

@@ -215,8 +215,8 @@ class DraftingOptions:
     )
     budget: "str | DraftBudget | None" = setting(
         None,
-        "Draft-token budget: adaptive, heuristic, confidence, svip, adaedl, "
-        "acceptance:DIR. Default: adaptive.",
+        "Draft-token budget: adaptive, heuristic, confidence, acceptance:DIR. Default: "
+        "adaptive.",
         "NAME",
     )
     nodes: int | None = setting(

@@ -246,8 +246,6 @@ RULES: Registry[Any] = Registry(
         "block": "foreword.verify.block:RULE",
         "without-replacement": "foreword.verify.without_replacement:RULE",
         "traversal": "foreword.verify.traversal:RULE",
-        "specinfer": "foreword.verify.specinfer:RULE",
-        "kseq": "foreword.verify.kseq:RULE",
     },
 )
 
@@ -260,8 +258,6 @@ BUDGETS: Registry[Any] = Registry(
         "adaptive": "foreword.budget.adaptive:AdaptiveBudget",
         "heuristic": "foreword.budget.heuristic:HeuristicBudget",
         "confidence": "foreword.budget.stopping:ConfidenceBudget",
-        "svip": "foreword.budget.stopping:SvipBudget",
-        "adaedl": "foreword.budget.stopping:AdaEdlBudget",
     },
 )
 

@@ -156,6 +156,10 @@ Drain = Annotated[
 PublicMetrics = Annotated[
     bool, _option("--public-metrics", help="Answer /metrics without an API key.")
 ]
+Resume = Annotated[
+    bool,
+    _option("--resume", help="Go on with answers of other servers, for balancers."),
+]
 LogJson = Annotated[bool, _option("--log-json", help="Log lines as JSON.")]
 LogPrompts = Annotated[
     bool, _option("--log-prompts", help="Prompts and answers in the log.")
@@ -196,6 +200,7 @@ class Serving:
     allowed_host: AllowedHost = None
     drain: Drain = 30.0
     public_metrics: PublicMetrics = False
+    resume: Resume = False
     log_json: LogJson = False
     log_prompts: LogPrompts = False
 
@@ -204,6 +209,8 @@ class Serving:
 
         Raises InvalidRequest for options that would be ignored.
         """
+        if self.models or self.ray or self.replicas:
+            routing.refuse(self, "with a router, which does that itself", "resume")
         if self.models is None:
             routing.refuse(self, "without '--models'", "models_memory", "unload_after")
         if self.ray is None:
@@ -256,6 +263,7 @@ class Serving:
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
             drain=_number("--drain", self.drain),
             public_metrics=self.public_metrics,
+            resume=self.resume,
             log_json=self.log_json,
             log_prompts=self.log_prompts,
         )
@@ -310,31 +318,22 @@ def _serve_routed(begin: "Begin", settings: Settings, *, quiet: bool) -> None:
     from foreword_server.run import bound
 
     with closing(bound(settings)) as listener:
-        store = Store.of(settings)
-        address = _address(listener)
-
-        def ready(about: str) -> None:
-            _note_address(about, address)
-
         serve(
             begin,
             settings,
             listener,
-            store=store,
+            store=Store.of(settings),
             loading=render.loading(),
-            started=ready,
+            started=lambda about: _note_address(about, listener),
             quiet=quiet,
         )
 
 
-def _note_address(name: str, address: str) -> None:
-    runtime.note(f"{name} at {address}/v1; the page: {address}/")
-
-
-def _address(listener: socket.socket) -> str:
+def _note_address(name: str, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+    address = f"http://{shown}:{port}"
+    runtime.note(f"{name} at {address}/v1; the page: {address}/")
 
 
 def _serve(
@@ -361,11 +360,10 @@ def _serve(
 
             llm = LLM(model, **keywords)
             service = Service(llm, settings, bundled=model is None, store=store)
-        address = _address(listener)
 
         def ready() -> None:
             runtime.note(summary(llm, bundled=model is None))
-            _note_address(service.name, address)
+            _note_address(service.name, listener)
 
         serve(service, listener, ready, quiet=quiet)
 

@@ -195,41 +195,47 @@ class Exchange:
         rounds = 0
         try:
             async for piece in pieces:
+                frames = []
                 for frame in reader.push(piece):
                     if frame.kind in ("end", "whole"):
                         # held until the log is complete: a client that has it leaves
                         end = frame
-                        continue
-                    await self._take(frame)
-                    rounds += frame.kind == "round"
-                    if rounds == CLEARED:
-                        self._charge.clear()
+                    else:
+                        frames.append(frame)
+                await self._take(frames)
+                before, rounds = rounds, rounds + _rounds(frames)
+                if before < CLEARED <= rounds:
+                    self._charge.clear()
         except Lost:
             if end is None:
                 raise
         if end is None:
             raise Lost
         replica.note(failed=end.about.get("status", 200) >= FAULT)
-        await self._take(end)
+        if end.kind == "whole":
+            json = [(b"content-type", b"application/json")]
+            await self._whole(200, json, end.content)
+            return
+        await self._take([end])
         if self._streams:
             self._streams = False
             await self._body(b"", more=False)
 
-    async def _take(self, frame: Frame) -> None:
-        """Send what a frame holds, then count it as sent."""
-        if frame.kind == "log":
-            self.log |= frame.about
-            return
-        if frame.kind == "whole":
-            json = [(b"content-type", b"application/json")]
-            await self._whole(200, json, frame.content)
-            return
-        if frame.kind == "start" and not self.begun:
-            self.begun = self._streams = True
-            await self.send(head_of(EVENTS))
-        if frame.content:
-            await self._body(frame.content, more=True)
-        self._sent.add(frame)
+    async def _take(self, frames: Sequence[Frame]) -> None:
+        """Send what frames hold at once, then count them as sent: a router that is busy
+        finds several frames in a piece.
+        """
+        for frame in frames:
+            if frame.kind == "log":
+                self.log |= frame.about
+            elif frame.kind == "start" and not self.begun:
+                self.begun = self._streams = True
+                await self.send(head_of(EVENTS))
+        content = b"".join(frame.content for frame in frames)
+        if content:
+            await self._body(content, more=True)
+        for frame in frames:
+            self._sent.add(frame)
 
     async def _keep_alive(self) -> None:
         """Ping the client of a stream after a long silence."""
@@ -260,6 +266,10 @@ def _unfinished() -> ApiError:
         f"cannot finish this request: {ATTEMPTS} replicas lost it. Send it again",
         retry_after=5,
     )
+
+
+def _rounds(frames: Sequence[Frame]) -> int:
+    return sum(frame.kind == "round" for frame in frames)
 
 
 def passed_on(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -1,5 +1,5 @@
-"""Frames that a replica sends to its router: the bytes of an answer, and the tokens
-they hold.
+"""Frames that a replica sends to its router, or a server to a balancer: the bytes of an
+answer, and the tokens they hold (docs/scaling/contract.md).
 
 From them the router knows what a client has. It tells the replica that goes on with the
 answer, which sends the rest.
@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from foreword.recording.reading import parsed
 from foreword.types.round import Round
+from foreword_server.errors import ApiError
 
 MEDIA_TYPE = "application/x-foreword-frames"
 SENT = "x-foreword-sent"
@@ -102,6 +105,13 @@ class Sent:
             for choice, tokens, trace in self.rounds
         ]
 
+    def check(self, choices: int, vocabulary: int) -> None:
+        """Raise ApiError for a choice or a token that an answer does not have."""
+        for choice, tokens, _ in self.rounds:
+            has_tokens = tokens and 0 <= min(tokens) <= max(tokens) < vocabulary
+            if not has_tokens or not 0 <= choice < choices:
+                raise unreadable("it is of another request or model")
+
     def add(self, frame: Frame) -> None:
         """Count a frame that the client has."""
         if frame.kind == "start":
@@ -114,11 +124,30 @@ class Sent:
 
 NOTHING = Sent()
 """State of a new request: its client has nothing."""
+FORM = TypeAdapter(tuple[State, list[tuple[int, list[int], Any]]])
+"""Form of `Sent.encoded`."""
 
 
-def sent_of(encoded: bytes) -> Sent:
-    """Return what a client has, from bytes of `Sent.encoded`."""
-    if not encoded:
-        return Sent()
-    state, rounds = json.loads(encoded)
-    return Sent(State(**state), [tuple(round_) for round_ in rounds])
+def sent_of(size: str, body: bytes) -> tuple[Sent, bytes]:
+    """Return what a client has, and its own body. `size`: value of the header `SENT`.
+
+    Raises ApiError for other bytes than `Sent.encoded` makes.
+    """
+    try:
+        end = int(size)
+        if end == 0:
+            return Sent(), body
+        sent = Sent(*FORM.validate_json(body[:end]))
+        sent.committed  # noqa: B018 - reads the traces
+    except ValueError:
+        raise unreadable("it is not what frames of version 1 said") from None
+    return sent, body[end:]
+
+
+def unreadable(reason: str) -> ApiError:
+    """Return the error about a state that no answer has."""
+    return ApiError(
+        400,
+        f"cannot go on with this answer: {reason}. Send the state and rounds of its "
+        "frames, as they came",
+    )

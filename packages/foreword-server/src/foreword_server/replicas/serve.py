@@ -25,10 +25,8 @@ from foreword_server.replicas.process import Start
 from foreword_server.replicas.router import Router
 from foreword_server.replicas.supervise import Supervisor
 from foreword_server.run import HttpServer, log_to_stderr
-from foreword_server.settings import MEBIBYTE, Settings
+from foreword_server.settings import Settings
 
-SENT_BYTES = 16 * MEBIBYTE
-"""Bytes, beyond a client's body, of what it has of an answer: 7 for each token."""
 DESCRIPTORS = 2
 """Descriptors of each request: to its client and to a replica."""
 WIDTH = 16
@@ -211,10 +209,10 @@ def behind(settings: Settings) -> Settings:
         settings,
         host="127.0.0.1",
         keys=frozenset(),
-        body=settings.body + SENT_BYTES,
         concurrent=None,
         rate=None,
         files=None,
         origins=(),
+        resume=True,
         routed=True,
     )

@@ -92,6 +92,8 @@ def repeat(requests: list[Request], committed: Committed) -> list[Event]:
     events: list[Event] = []
     for number, tokens, trace in committed:
         request = requests[number]
+        if request.finish_reason is not None:
+            continue
         request.rounds += 1
         request.stats.rounds += 1
         origins: list[Origin] = ["accepted"] * len(tokens)

@@ -7,7 +7,7 @@ as plain decoding must agree.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from foreword.native import sampling
@@ -31,11 +31,6 @@ def one_hot(weights: Logits) -> Logits:
 def probs(weights: Logits) -> Logits:
     """Return the probabilities of log-weights, Float32; each row sums to 1."""
     return weights.softmax(-1, dtype=torch.float32)
-
-
-def entropy(weights: Logits) -> Float[Tensor, "rows"]:
-    """Return the entropy of each row's distribution, in nats."""
-    return torch.special.entr(probs(weights)).sum(-1)
 
 
 def draw(weights: Logits, gumbel: Logits | None) -> Int[Tensor, "rows"]:

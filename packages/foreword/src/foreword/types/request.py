@@ -20,8 +20,8 @@ from foreword.types.stats import Moments, Stats
 FinishReason = Literal["stop", "length", "abort"]
 StopReason = str | int | None
 """The stop string, or the id of the stop token, that ended an answer, or None."""
-Lists = Literal["one", "distinct", "independent"]
-"""How a rule's drafts sample siblings: one, without replacement, or independently."""
+Lists = Literal["one", "distinct"]
+"""How a rule's drafts sample siblings: one, or several without replacement."""
 Origin = Literal["accepted", "bonus"]
 """Where a token came from: an *accepted* draft token, or the target's *bonus*."""
 

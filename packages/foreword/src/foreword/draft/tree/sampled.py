@@ -45,10 +45,9 @@ class SampledTree:
     The number of children must not depend on the samples: dropping a draft token for
     its value is biased. For rules with distinct lists, the children are the tokens of
     the largest log q + G, where G is one row of Gumbel noise. This samples without
-    replacement, in this order (Kool, van Hoof, Welling 2019, arXiv 1903.06059). For
-    rules with independent lists, each child has its own row of noise. Under a rule that
-    shares its noise, G is the target's. At temperature 0 the likeliest tokens are
-    chosen.
+    replacement, in this order (Kool, van Hoof, Welling 2019, arXiv 1903.06059). Under a
+    rule that shares its noise, G is the target's. At temperature 0 the likeliest tokens
+    are chosen.
     """
 
     def __init__(self, batch: Batch, shapes: Sequence[Shape]) -> None:
@@ -148,16 +147,6 @@ class SampledTree:
         children: Sequence[int],
     ) -> Int[Tensor, "child"]:
         """Return the token of each child, fewer if fewer are allowed."""
-        greedy = self._batch.requests[row].params.greedy
-        if self._lists == "independent" and not greedy:
-            drawn = [
-                self._noisy(row, distribution, child).argmax() for child in children
-            ]
-            return (
-                torch.stack(drawn)
-                if drawn
-                else torch.zeros(0, dtype=torch.int64, device=distribution.device)
-            )
         allowed = int((distribution > -torch.inf).sum())
         noisy = distribution
         if children:
