@@ -1,11 +1,11 @@
-"""Writer of a Llama and its tokenizer as a GGUF file; weights keep their dtype, or are
+"""Writer of tensors and a tokenizer as a GGUF file; weights keep their dtype, or are
 rounded to few bits.
 
 Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +13,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from foreword.errors import ModelError
+from foreword.model.architectures import head_dim
 from foreword.native.openmp import in_parallel
-from foreword_lab.bench.inflate.model import shape_of
-from foreword_lab.bench.peers.convert import Source
+from foreword_train.gguf.source import Source
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -31,9 +31,14 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-"""Types that hold numbers, by dtype."""
-DTYPES = {kind: dtype for dtype, kind in FLOATS.items()}
+KINDS = {
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.int64: "I64",
+}
+"""Types that hold numbers as torch does, by dtype."""
+DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 BLOCK = 32
 """Weights of a row that share a scale in every quantized type."""
 NORMAL, CONTROL = 1, 3
@@ -41,8 +46,10 @@ NORMAL, CONTROL = 1, 3
 DIGITS_APART = "smollm"
 """Llama.cpp's name of a pre-tokenizer that splits off digits, then as GPT-2 does."""
 GPT2 = "gpt-2"
-UNUSED = "[unused{}]"
-"""Name of an id that the model has and the tokenizer does not."""
+UNUSED = "[PAD{}]"
+"""Name of an id that the model has and the tokenizer does not, as by llama.cpp, which
+compares the names of a draft model and a target.
+"""
 
 
 def write(
@@ -58,22 +65,38 @@ def write(
     Raises ModelError when the tokenizer is not byte-level BPE, or the package gguf is
     missing.
     """
-    try:
-        gguf: Any = import_module("gguf")
-    except ImportError as error:
-        raise ModelError(
-            "cannot write GGUF files without the package gguf. Run: pip install "
-            "'foreword[gguf]'"
-        ) from error
     model = cast(LlamaForCausalLM, source.model)
-    form = form or FLOATS[model.dtype]
-    writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, model)
-    _spell(writer, source)
+    writer = begin(path, "llama", model.config, source.tokenizer)
+    if source.eos:
+        writer.add_eos_token_id(source.eos[0])
+    return finish(writer, lambda: tensors(model), form or KINDS[model.dtype], note)
+
+
+def begin(
+    path: Path, architecture: str, config: Any, tokenizer: PreTrainedTokenizerBase
+) -> Any:
+    """Return the package's writer with the sizes of Llama-like layers and a tokenizer.
+
+    Raises ModelError as `write` does.
+    """
+    writer = package().GGUFWriter(path, architecture)
+    _describe(writer, config)
+    _spell(writer, tokenizer, config.vocab_size)
+    return writer
+
+
+def finish(
+    writer: Any,
+    tensors: Callable[[], Iterable[tuple[str, Tensor]]],
+    form: str,
+    note: Callable[[str], None] = lambda _: None,
+) -> list[str]:
+    """Write tensors, matrices in a form, and close the file; return their types."""
+    gguf = package()
     prefix = "ALL" if form == "F32" else "MOSTLY"
     writer.add_file_type(gguf.LlamaFileType[f"{prefix}_{form}"])
     kinds: dict[str, str] = {}
-    for name, weight in tensors(model):
+    for name, weight in tensors():
         kinds[name] = _kind(weight, form)
         type_ = gguf.GGMLQuantizationType[kinds[name]]
         each, size = gguf.GGML_QUANT_SIZES[type_]
@@ -86,12 +109,38 @@ def write(
     def data(item: tuple[str, Tensor]) -> Tensor:
         return _data(item[1], kinds[item[0]])
 
-    for done, held in enumerate(in_parallel(data, tensors(model)), 1):
+    for done, held in enumerate(in_parallel(data, tensors()), 1):
         writer.write_tensor_data(held.numpy())
         if done % len(NAMES) == 0 or done == len(kinds):
             note(f"{done} of {len(kinds)}: tensors written")
     writer.close()
     return list(kinds.values())
+
+
+def check(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ModelError unless a file holds these tensors, in their dtypes."""
+    read = {tensor.name: tensor.data for tensor in package().GGUFReader(path).tensors}
+    for name, weight in tensors:
+        stored = read.pop(name, None)
+        held = weight.contiguous().view(torch.uint8).numpy().ravel()
+        if stored is None or not np.array_equal(stored.view(np.uint8).ravel(), held):
+            read[name] = stored
+    if read:
+        raise ModelError(
+            f"cannot write {path}: {', '.join(sorted(read))} differ when read back. "
+            "Nothing was kept; report this as a bug"
+        )
+
+
+def package() -> Any:
+    """Return the package gguf, or raise ModelError."""
+    try:
+        return import_module("gguf")
+    except ImportError as error:
+        raise ModelError(
+            "cannot write GGUF files without the package gguf. Run: pip install "
+            "'foreword[gguf]'"
+        ) from error
 
 
 def _kind(weight: Tensor, form: str) -> str:
@@ -100,14 +149,14 @@ def _kind(weight: Tensor, form: str) -> str:
     """
     is_matrix = weight.dim() > 1
     fits = form in DTYPES or weight.shape[-1] % BLOCK == 0
-    return form if is_matrix and fits else FLOATS[weight.dtype]
+    return form if is_matrix and fits else KINDS[weight.dtype]
 
 
 def _data(weight: Tensor, kind: str) -> Tensor:
     """Return a tensor as a file holds it, in bytes."""
     if kind in DTYPES:
         return weight.to(DTYPES[kind]).contiguous().view(torch.uint8)
-    gguf: Any = import_module("gguf")
+    gguf = package()
     type_ = gguf.GGMLQuantizationType[kind]
     data = gguf.quants.quantize(weight.float().numpy(), type_)
     return torch.from_numpy(data)
@@ -115,12 +164,12 @@ def _data(weight: Tensor, kind: str) -> Tensor:
 
 def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
     """Yield each weight's GGUF name, and the weight as GGUF has it, vectors float32."""
-    shape = shape_of(model.config)
+    config = model.config
     yield "token_embd.weight", model.model.embed_tokens.weight.detach()
     yield "output_norm.weight", model.model.norm.weight.detach().float()
-    if not model.config.tie_word_embeddings:
+    if not config.tie_word_embeddings:
         yield "output.weight", model.lm_head.weight.detach()
-    heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}
+    heads = rotated(config)
     for number, layer in enumerate(model.model.layers):
         for theirs, ours in NAMES.items():
             weight = layer.get_submodule(theirs).get_parameter("weight").detach()
@@ -130,6 +179,14 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
                 f"blk.{number}.{ours}.weight",
                 weight.float() if weight.dim() == 1 else weight,
             )
+
+
+def rotated(config: Any) -> dict[str, int]:
+    """Return the projections that are rotated, and the heads of each."""
+    return {
+        "attn_q": config.num_attention_heads,
+        "attn_k": config.num_key_value_heads or config.num_attention_heads,
+    }
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
@@ -144,28 +201,29 @@ def interleaved(weight: Tensor, heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(rows, columns)
 
 
-def _describe(writer: Any, model: LlamaForCausalLM) -> None:
-    config, shape = model.config, shape_of(model.config)
+def _describe(writer: Any, config: Any) -> None:
+    heads = rotated(config)
     writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.intermediate)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(cast(Any, config).rope_parameters["rope_theta"])
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads["attn_q"])
+    writer.add_head_count_kv(heads["attn_k"])
+    for add in (
+        writer.add_key_length,
+        writer.add_value_length,
+        writer.add_rope_dimension_count,
+    ):
+        add(head_dim(config))
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
 
 
-def _spell(writer: Any, source: Source) -> None:
+def _spell(writer: Any, tokenizer: PreTrainedTokenizerBase, vocab: int) -> None:
     """Write the vocabulary: its size for ids, all of it for texts."""
-    spelling = source.spelling
-    words = source.tokenizer.convert_ids_to_tokens(
-        list(range(source.model.config.vocab_size))
-    )
+    spelling = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
+    words = tokenizer.convert_ids_to_tokens(list(range(vocab)))
     cut = json.dumps(spelling["pre_tokenizer"])
     if spelling["model"]["type"] != "BPE" or "ByteLevel" not in cut:
         raise ModelError(
@@ -184,8 +242,6 @@ def _spell(writer: Any, source: Source) -> None:
         [CONTROL if place in special else NORMAL for place in range(len(words))]
     )
     writer.add_token_merges([" ".join(merge) for merge in spelling["model"]["merges"]])
-    if source.tokenizer.chat_template:
-        writer.add_chat_template(source.tokenizer.chat_template)
-    if source.eos:
-        writer.add_eos_token_id(source.eos[0])
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
     writer.add_add_bos_token(False)
