@@ -79,12 +79,14 @@ def _pack(method: str, source: str | Path, engine: str) -> Pack:
 
 def _config(target: str | Path) -> HFConfig:
     try:
-        return read_config(target)
+        config = read_config(target)
     except ModelError as error:
         raise ModelError(
             f"cannot read the config of {str(target)!r}: {words(error)}. Give the "
             "target of the drafter"
         ) from error
+    config.name_or_path = config.name_or_path or str(target)  # a GGUF file has none
+    return config
 
 
 def _check(

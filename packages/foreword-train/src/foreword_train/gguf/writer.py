@@ -31,12 +31,8 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-KINDS = {
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float32: "F32",
-    torch.int64: "I64",
-}
+KINDS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+KINDS |= {torch.int64: "I64"}
 """Types that hold numbers as torch does, by dtype."""
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 BLOCK = 32
@@ -202,19 +198,16 @@ def interleaved(weight: Tensor, heads: int) -> Tensor:
 
 
 def _describe(writer: Any, config: Any) -> None:
-    heads = rotated(config)
+    heads, size = rotated(config), head_dim(config)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(heads["attn_q"])
     writer.add_head_count_kv(heads["attn_k"])
-    for add in (
-        writer.add_key_length,
-        writer.add_value_length,
-        writer.add_rope_dimension_count,
-    ):
-        add(head_dim(config))
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_rope_dimension_count(size)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
@@ -244,4 +237,7 @@ def _spell(writer: Any, tokenizer: PreTrainedTokenizerBase, vocab: int) -> None:
     writer.add_token_merges([" ".join(merge) for merge in spelling["model"]["merges"]])
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
-    writer.add_add_bos_token(False)
+    first = tokenizer("")["input_ids"][:1]
+    if first:
+        writer.add_bos_token_id(first[0])
+    writer.add_add_bos_token(bool(first))

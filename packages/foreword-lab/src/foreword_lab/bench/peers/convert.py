@@ -16,7 +16,7 @@ FORMS = {INT8: "Q8_0", INT4: "Q4_0"}
 FILE = "model.gguf"
 SAMPLE = "def f(x):  return 12345 * x  # naïve, 日本語 🙂\n\nIt's 1,234.5"
 """Text that tokenizers split differently: spaces, digits, marks and bytes."""
-WRITERS = 3
+WRITERS = 4
 """Version of the writers; increase it when their output for the same weights changes,
 so that old files are ignored.
 """
