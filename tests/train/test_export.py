@@ -192,20 +192,6 @@ def test_llama_cpp_gets_divisors_of_scaled_frequencies(tmp_path):
     np.testing.assert_allclose(tensors["rope_freqs.weight"].data, 4.0, rtol=1e-5)
 
 
-def test_confidence_without_the_token_before_is_padded_for_llama_cpp(tmp_path):
-    place = copied(
-        head(DSPARK), tmp_path / "unmarked", confidence_head_with_markov=False
-    )
-    found = Checkpoint.read(place)
-    weight = found.tensors["confidence_head.proj.weight"]
-    tensors = {**found.tensors, "confidence_head.proj.weight": weight[:, :384]}
-    Checkpoint("", found.config, tensors).write(place)
-    export(place, starter.target(), "llama.cpp", tmp_path / "out")
-    stored = read_gguf(tmp_path / "out")[1]["conf_proj.weight"]
-    assert stored.shape.tolist() == [384 + DSPARK.rank, 1]
-    assert not np.asarray(stored.data).view(np.uint8)[:, -2 * DSPARK.rank :].any()
-
-
 def test_llama_cpp_gets_a_draft_model_as_a_file(tmp_path):
     done = export(starter.draft(), starter.target(), "llama.cpp", tmp_path / "out")
     assert "-m TARGET.gguf" in done.command
@@ -256,6 +242,13 @@ def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
     anchored = copied(head(DFLASH), tmp_path / "anchored", sample_from_anchor=True)
     normed = copied(head(EAGLE), tmp_path / "normed", norm_before_residual=True)
     other = copied(head(DSPARK), tmp_path / "other", vocab_size=64)
+    unsure = copied(
+        head(DSPARK), tmp_path / "unsure", confidence_head_with_markov=False
+    )
+    weights = Checkpoint.read(unsure)
+    proj = weights.tensors["confidence_head.proj.weight"][:, : -DSPARK.rank]
+    tensors = {**weights.tensors, "confidence_head.proj.weight": proj}
+    replace(weights, tensors=tensors).write(unsure)
     fed = copied(head(EAGLE), tmp_path / "fed", norm_output=True)
     medusa, here = head(registry.MedusaOptions()), starter.target()
     for source, model, engine, error, words in (
@@ -267,6 +260,7 @@ def test_unsupported_exports_are_refused_and_leave_nothing(tmp_path):
         (other, here, "vllm", ModelError, "cannot "),
         (anchored, here, "llama.cpp", InvalidRequest, "from_anchor: llama.cpp does"),
         (fed, here, "llama.cpp", InvalidRequest, "norm_output: llama.cpp does not"),
+        (unsure, here, "llama.cpp", InvalidRequest, "reads no token: llama.cpp does"),
         (medusa, here, "llama.cpp", InvalidRequest, "it has no method medusa"),
     ):
         with pytest.raises(error, match=words):

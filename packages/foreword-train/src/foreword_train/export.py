@@ -18,7 +18,7 @@ from foreword.files import atomic_folder
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config
-from foreword_train.gguf.drafters import LLAMA_CPP
+from foreword_train.gguf.drafts import LLAMA_CPP
 from foreword_train.registry import TRAIN_OPTIONS
 
 ENGINES = (*OF_FOLDERS, LLAMA_CPP)

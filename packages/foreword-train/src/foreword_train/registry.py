@@ -121,7 +121,7 @@ class EagleOptions(TrainOptions):
     example = "--steps 4000 --unroll 5"
     task = "foreword_train.methods.eagle:HeadTraining"
     pack = "foreword.draft.heads.eagle_checkpoint:pack"
-    gguf = "foreword_train.gguf.drafters:eagle"
+    gguf = "foreword_train.methods.eagle:pack_gguf"
     seq2seq = True
 
     draft: str | None = _option(None, "Initial head. Default: a new one.", "HEAD")
@@ -195,7 +195,7 @@ class DFlashOptions(MaskedBlock):
     example = "--layers 2 --block 8"
     task = "foreword_train.methods.dflash:DFlashTask"
     pack = "foreword.draft.heads.dflash:DFlashHead.pack"
-    gguf = "foreword_train.gguf.drafters:dflash"
+    gguf = "foreword_train.methods.masked:pack_gguf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class DSparkOptions(MaskedBlock):
     example = "--layers 2 --block 7 --loss kl-l1"
     task = "foreword_train.methods.dspark:DSparkTask"
     pack = "foreword.draft.heads.dspark:DSparkHead.pack"
-    gguf = "foreword_train.gguf.drafters:dspark"
+    gguf = "foreword_train.methods.masked:pack_gguf"
 
     rank: int = _option(64, "Rank of the bigram table.", least=1)
 

@@ -5,7 +5,7 @@ Names follow the specification of GGUF: ggml-org/ggml, docs/gguf.md.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -43,9 +43,7 @@ DIGITS_APART = "smollm"
 """Llama.cpp's name of a pre-tokenizer that splits off digits, then as GPT-2 does."""
 GPT2 = "gpt-2"
 UNUSED = "[PAD{}]"
-"""Name of an id that the model has and the tokenizer does not, as by llama.cpp, which
-compares the names of a draft model and a target.
-"""
+"""Name of an id that the tokenizer lacks, as in files of llama.cpp's converter."""
 
 
 def write(
@@ -62,33 +60,31 @@ def write(
     missing.
     """
     model = cast(LlamaForCausalLM, source.model)
-    writer = begin(path, "llama", model.config, source.tokenizer)
-    if source.eos:
-        writer.add_eos_token_id(source.eos[0])
-    return finish(writer, lambda: tensors(model), form or KINDS[model.dtype], note)
+    ends = {"tokenizer.ggml.eos_token_id": source.eos[0]} if source.eos else {}
+    content = model.config, source.tokenizer, lambda: tensors(model)
+    form = form or KINDS[model.dtype]
+    return write_file(path, "llama", *content, form=form, fields=ends, note=note)
 
 
-def begin(
-    path: Path, architecture: str, config: Any, tokenizer: PreTrainedTokenizerBase
-) -> Any:
-    """Return the package's writer with the sizes of Llama-like layers and a tokenizer.
-
-    Raises ModelError as `write` does.
-    """
-    writer = package().GGUFWriter(path, architecture)
-    _describe(writer, config)
-    _spell(writer, tokenizer, config.vocab_size)
-    return writer
-
-
-def finish(
-    writer: Any,
+def write_file(
+    path: Path,
+    architecture: str,
+    config: Any,
+    tokenizer: PreTrainedTokenizerBase,
     tensors: Callable[[], Iterable[tuple[str, Tensor]]],
+    *,
     form: str,
+    fields: Mapping[str, Any],
     note: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Write tensors, matrices in a form, and close the file; return their types."""
+    """Write the tensors of Llama-like layers, as `write` does, and these fields."""
     gguf = package()
+    writer = gguf.GGUFWriter(path, architecture)
+    _describe(writer, config)
+    _spell(writer, tokenizer, config.vocab_size)
+    adders = {bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
+    for name, value in fields.items():
+        adders[type(value)](name, value)
     prefix = "ALL" if form == "F32" else "MOSTLY"
     writer.add_file_type(gguf.LlamaFileType[f"{prefix}_{form}"])
     kinds: dict[str, str] = {}
@@ -113,19 +109,15 @@ def finish(
     return list(kinds.values())
 
 
-def check(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+def check(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise ModelError unless a file holds these tensors, in their dtypes."""
-    read = {tensor.name: tensor.data for tensor in package().GGUFReader(path).tensors}
-    for name, weight in tensors:
-        stored = read.pop(name, None)
-        held = weight.contiguous().view(torch.uint8).numpy().ravel()
-        if stored is None or not np.array_equal(stored.view(np.uint8).ravel(), held):
-            read[name] = stored
-    if read:
-        raise ModelError(
-            f"cannot write {path}: {', '.join(sorted(read))} differ when read back. "
-            "Nothing was kept; report this as a bug"
-        )
+    for read in package().GGUFReader(path).tensors:
+        held = tensors[read.name].contiguous().view(torch.uint8).numpy().ravel()
+        if not np.array_equal(read.data.view(np.uint8).ravel(), held):
+            raise ModelError(
+                f"cannot write {path}: {read.name} differs when read back. Nothing was "
+                "kept; report this as a bug"
+            )
 
 
 def package() -> Any:
@@ -165,7 +157,8 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
     yield "output_norm.weight", model.model.norm.weight.detach().float()
     if not config.tie_word_embeddings:
         yield "output.weight", model.lm_head.weight.detach()
-    heads = rotated(config)
+    shared = config.num_key_value_heads or config.num_attention_heads
+    heads = {"attn_q": config.num_attention_heads, "attn_k": shared}
     for number, layer in enumerate(model.model.layers):
         for theirs, ours in NAMES.items():
             weight = layer.get_submodule(theirs).get_parameter("weight").detach()
@@ -175,14 +168,6 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
                 f"blk.{number}.{ours}.weight",
                 weight.float() if weight.dim() == 1 else weight,
             )
-
-
-def rotated(config: Any) -> dict[str, int]:
-    """Return the projections that are rotated, and the heads of each."""
-    return {
-        "attn_q": config.num_attention_heads,
-        "attn_k": config.num_key_value_heads or config.num_attention_heads,
-    }
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
@@ -198,13 +183,13 @@ def interleaved(weight: Tensor, heads: int) -> Tensor:
 
 
 def _describe(writer: Any, config: Any) -> None:
-    heads, size = rotated(config), head_dim(config)
+    size = head_dim(config)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(heads["attn_q"])
-    writer.add_head_count_kv(heads["attn_k"])
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(size)
     writer.add_value_length(size)
     writer.add_rope_dimension_count(size)

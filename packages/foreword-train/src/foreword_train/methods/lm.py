@@ -30,7 +30,7 @@ from foreword.model.loading.load import load_weights
 from foreword_train.data.on_policy import Writer
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
-from foreword_train.gguf.drafters import LLAMA_CPP, command, write_model
+from foreword_train.gguf.drafts import LLAMA_CPP, command, write_model
 from foreword_train.gguf.source import source
 from foreword_train.registry import LmOptions
 from foreword_train.task import TrainContext, TrainTask, accepted, seeded
@@ -142,14 +142,9 @@ def write(
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a layout that copies the model with its tokenizer, in transformers' form,
-    or as a GGUF file.
-    """
-    start = {
-        VLLM: vllm("draft_model", 5),
-        SGLANG: sglang("STANDALONE"),
-        LLAMA_CPP: command("simple", 5, target),
-    }
+    """Return a layout that copies the model with its tokenizer."""
+    start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    start[LLAMA_CPP] = command("simple", 5, target)
     return copied(checkpoint, target, engine, start)
 
 
