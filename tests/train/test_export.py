@@ -120,7 +120,8 @@ MASKED = {f"blk.0.attn_{part}_norm.weight" for part in "qk"} | {
 CHAINED = {"markov_w1.weight", "markov_w2.weight", "conf_proj.weight", "conf_proj.bias"}
 IN_LLAMA_CPP = {
     EAGLE: (
-        LLAMA | {"blk.0.attn_norm_2.weight", "output.weight", "d2t"},
+        LLAMA
+        | {"blk.0.attn_norm_2.weight", "output.weight", "d2t", "rope_freqs.weight"},
         "draft-eagle3 --spec-draft-n-max 5",
         {
             "general.architecture": "eagle3",
@@ -162,7 +163,10 @@ def as_stored(tensor: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("options", IN_LLAMA_CPP, ids=lambda options: options.method)
 def test_llama_cpp_gets_a_file_of_its_names_and_values(options, tmp_path):
     names, command, values, same = IN_LLAMA_CPP[options]
-    done = export(head(options), starter.target(), "llama.cpp", tmp_path / "out")
+    rope = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
+    scaled = dict(rope_parameters=rope) if options == EAGLE else {}
+    source = copied(head(options), tmp_path / "source", **scaled)
+    done = export(source, starter.target(), "llama.cpp", tmp_path / "out")
     assert done.command.endswith(f"draft.gguf --spec-type {command}")
     fields, tensors = read_gguf(tmp_path / "out")
     assert set(tensors) == names
@@ -177,19 +181,12 @@ def test_llama_cpp_gets_a_file_of_its_names_and_values(options, tmp_path):
     if "d2t" in tensors:
         ids = original.tensors["d2t"] + torch.arange(400)
         assert tensors["d2t"].data.tolist() == ids.tolist()
+        np.testing.assert_allclose(tensors["rope_freqs.weight"].data, 4.0, rtol=1e-5)
     if "tokenizer.ggml.mask_token_id" in fields:
         layers = original.config.get("dflash_config", original.config)
         assert fields["tokenizer.ggml.mask_token_id"] == layers["mask_token_id"]
         outputs = [state - 1 for state in fields["dflash.target_layers"]]
         assert outputs == layers["target_layer_ids"]
-
-
-def test_llama_cpp_gets_divisors_of_scaled_frequencies(tmp_path):
-    scaled = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
-    place = copied(head(EAGLE), tmp_path / "scaled", rope_parameters=scaled)
-    export(place, starter.target(), "llama.cpp", tmp_path / "out")
-    _, tensors = read_gguf(tmp_path / "out")
-    np.testing.assert_allclose(tensors["rope_freqs.weight"].data, 4.0, rtol=1e-5)
 
 
 def test_llama_cpp_gets_a_draft_model_as_a_file(tmp_path):

@@ -164,10 +164,8 @@ def tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
             weight = layer.get_submodule(theirs).get_parameter("weight").detach()
             if ours in heads:
                 weight = interleaved(weight, heads[ours])
-            yield (
-                f"blk.{number}.{ours}.weight",
-                weight.float() if weight.dim() == 1 else weight,
-            )
+            name = f"blk.{number}.{ours}.weight"
+            yield name, weight.float() if weight.dim() == 1 else weight
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
@@ -210,15 +208,10 @@ def _spell(writer: Any, tokenizer: PreTrainedTokenizerBase, vocab: int) -> None:
     special = {token["id"] for token in spelling["added_tokens"] if token["special"]}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(DIGITS_APART if r"\\d" in cut else GPT2)
-    writer.add_token_list(
-        [
-            UNUSED.format(place) if word is None else word
-            for place, word in enumerate(words)
-        ]
-    )
-    writer.add_token_types(
-        [CONTROL if place in special else NORMAL for place in range(len(words))]
-    )
+    named = [word or UNUSED.format(token) for token, word in enumerate(words)]
+    writer.add_token_list(named)
+    kinds = [CONTROL if token in special else NORMAL for token in range(vocab)]
+    writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(merge) for merge in spelling["model"]["merges"]])
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
