@@ -179,6 +179,10 @@ def test_llama_cpp_gets_a_file_of_its_names_and_values(options, tmp_path):
         held = np.asarray(tensors[theirs].data).view(np.uint8).ravel()
         assert np.array_equal(held, as_stored(tensor))
     if "d2t" in tensors:
+        query = original.tensors["midlayer.self_attn.q_proj.weight"]
+        rows = np.asarray(tensors["blk.0.attn_q.weight"].data).view(np.uint8)
+        # pairs that are rotated together stand side by side
+        assert np.array_equal(rows[1], as_stored(query[32:33]))
         ids = original.tensors["d2t"] + torch.arange(400)
         assert tensors["d2t"].data.tolist() == ids.tolist()
         np.testing.assert_allclose(tensors["rope_freqs.weight"].data, 4.0, rtol=1e-5)

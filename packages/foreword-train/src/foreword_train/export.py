@@ -56,7 +56,7 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
     with atomic_folder(out) as partial:
         layout = pack(Checkpoint.read(source), config, engine)
         layout.write(partial)
-        if engine != LLAMA_CPP:  # whose files are checked as they are written
+        if engine != LLAMA_CPP:  # it reads files back itself
             _check(partial, layout, pack, config, engine)
     start = [
         word.replace(TARGET, str(target)).replace(FOLDER, str(out.resolve()))

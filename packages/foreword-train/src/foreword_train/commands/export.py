@@ -13,9 +13,7 @@ from foreword.errors import InvalidRequest
 
 
 class Engine(StrEnum):
-    """Engines to export for; the names of foreword_train.export, which is too
-    slow to import here.
-    """
+    """Engines of foreword_train.export, which is too slow to import here."""
 
     VLLM = "vllm"
     SGLANG = "sglang"

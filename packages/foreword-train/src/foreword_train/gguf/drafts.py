@@ -1,18 +1,17 @@
-"""Draft models and trained heads as GGUF files for llama.cpp.
-
-Keys and tensors are as it reads them (src/models in its repository).
-"""
+"""Draft models and trained heads as GGUF files; llama.cpp reads them in src/models."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from foreword.draft.heads.export_layout import FOLDER, ExportLayout, unsupported_engine
+from foreword.errors import ModelError
 from foreword.model import load_tokenizer
 from foreword.model.architectures import head_dim
 from foreword.model.head_layers import HFConfig
@@ -20,7 +19,7 @@ from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.gguf import writer
 from foreword_train.gguf.source import Source
-from foreword_train.gguf.writer import KINDS, NAMES, check, write_file
+from foreword_train.gguf.writer import KINDS, NAMES, write_file
 
 LLAMA_CPP = "llama.cpp"
 FILE = "draft.gguf"
@@ -57,6 +56,17 @@ def write_model(model: Source, folder: Path) -> None:
     """Write a draft model, and read it back."""
     writer.write(model, folder / FILE)
     check(folder / FILE, dict(writer.tensors(cast("LlamaForCausalLM", model.model))))
+
+
+def check(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelError unless a file holds these tensors, in their dtypes."""
+    for read in writer.package().GGUFReader(path).tensors:
+        held = tensors[read.name].contiguous().view(torch.uint8).numpy().ravel()
+        if not np.array_equal(read.data.view(np.uint8).ravel(), held):
+            raise ModelError(
+                f"cannot write {path}: {read.name} differs when read back. Nothing was "
+                "kept; report this as a bug"
+            )
 
 
 def head_layout(

@@ -147,29 +147,30 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
     head = read(checkpoint, target)
     config, llama = head.config, head.config.llama
     llama.num_hidden_layers = 1  # which some configs leave out
-    flat = dump(head, head_dtype(checkpoint), target)
-    tensors = dict(flat.tensors)
+    dtype = head_dtype(checkpoint)
+    tensors = {**dump(head, dtype, target).tensors}
     heads = {"q": llama.num_attention_heads, "k": llama.num_key_value_heads}
     for part, count in heads.items():
         name = f"midlayer.self_attn.{part}_proj.weight"
         tensors[name] = interleaved(tensors[name], count)
+    fields = {f"{KIND}.{name}": getattr(config, name) for name in FLAGS[:2]}
+    fields[f"{KIND}.target_hidden_size"] = config.target_hidden
+    count = len(config.states)
+    features = {
+        **{name: getattr(config, name) for name in FLAGS[2:]},
+        "norms of queries and keys": config.head_norms,
+        "a sliding window": config.window is not None,
+        "MLP biases": llama.mlp_bias,
+        f"{count} hidden states": count != 3,
+    }
     return head_layout(
         KIND,
-        Checkpoint(checkpoint.source, flat.config, tensors),
+        Checkpoint(checkpoint.source, {}, tensors),
         llama,
         target,
         states=config.states,
         rotary=head.rotary,
-        fields={
-            f"{KIND}.target_hidden_size": config.target_hidden,
-            **{f"{KIND}.{name}": getattr(config, name) for name in FLAGS[:2]},
-        },
-        features={
-            **{name: getattr(config, name) for name in FLAGS[2:]},
-            "norms over queries and keys": config.head_norms,
-            "a sliding window": config.window is not None,
-            "biases of its MLP": llama.mlp_bias,
-            f"{len(config.states)} hidden states": len(config.states) != 3,
-        },
+        fields=fields,
+        features=features,
         start=command(KIND, DRAFT_TOKENS, target),
     )
