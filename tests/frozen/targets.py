@@ -20,8 +20,8 @@ import tiny_vision
 import tiny_whisper
 from foreword import LLM, Completion, SamplingParams
 from foreword.model import Model, load_tokenizer
-from foreword_lab.bench.peers.convert import source
-from foreword_lab.bench.peers.gguf import write
+from foreword_train.gguf.source import source
+from foreword_train.gguf.writer import write
 from frozen import hashed
 
 RECORDED = Path(__file__).parents[1] / "model" / "quantized" / "recorded"

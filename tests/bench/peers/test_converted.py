@@ -12,7 +12,8 @@ import starter
 from foreword.errors import ModelError
 from foreword.model import load_tokenizer
 from foreword_lab.bench.inflate.model import inflate, shape_of
-from foreword_lab.bench.peers.convert import Source, converted, folder, source
+from foreword_lab.bench.peers.convert import converted, folder
+from foreword_train.gguf.source import Source, source
 from tiny_models import build
 
 

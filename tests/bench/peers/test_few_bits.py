@@ -13,10 +13,11 @@ from foreword.model import load_tokenizer
 from foreword.native import forward
 from foreword_lab.bench.lineup import weights
 from foreword_lab.bench.peers import engines, llamacpp, registry
-from foreword_lab.bench.peers.convert import INT4, INT8, Source, source
+from foreword_lab.bench.peers.convert import INT4, INT8
 from foreword_lab.bench.peers.engines import ENGINES, GENERATE, MODES
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.run import Options, run
+from foreword_train.gguf.source import Source, source
 
 FORMS = (INT8, INT4)
 

@@ -9,10 +9,11 @@ import starter
 from foreword.errors import ModelError
 from foreword_lab.bench.lineup import convertible_draft, weights
 from foreword_lab.bench.peers import llamacpp
-from foreword_lab.bench.peers.convert import Source, note_vocabulary
+from foreword_lab.bench.peers.convert import note_vocabulary
 from foreword_lab.bench.peers.engines import ASSISTED, NAMES
 from foreword_lab.bench.peers.openvino import check_readable
 from foreword_lab.bench.run import Options, run
+from foreword_train.gguf.source import Source
 from gguf_files.families import FAMILIES, random
 
 TOKENS = 12

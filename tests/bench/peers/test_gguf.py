@@ -11,8 +11,8 @@ from transformers.models.llama.modeling_llama import (
 
 import starter
 from foreword.model import load_tokenizer
-from foreword_lab.bench.peers.convert import Source, source
-from foreword_lab.bench.peers.gguf import interleaved, tensors, write
+from foreword_train.gguf.source import Source, source
+from foreword_train.gguf.writer import interleaved, tensors, write
 
 
 @pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32])

@@ -10,10 +10,10 @@ import starter
 from foreword.model import load_tokenizer
 from foreword.prompts import load
 from foreword_lab.bench.peers import llamacpp, registry
-from foreword_lab.bench.peers.convert import Source, source
 from foreword_lab.bench.peers.engines import ASSISTED, ENGINES, GENERATE, LOOKUP, MODES
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.records import BenchRequest, Trial
+from foreword_train.gguf.source import Source, source
 
 TOKENS = 24
 TOKENIZER = load_tokenizer(starter.target())

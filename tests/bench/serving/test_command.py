@@ -11,7 +11,6 @@ import pytest
 
 from foreword.errors import ForewordError, InvalidRequest
 from foreword_lab.bench.exclusions import Exclusions
-from foreword_lab.bench.peers.convert import Source
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.run import Options
 from foreword_lab.bench.serving.run import serving
@@ -24,6 +23,7 @@ from foreword_lab.bench.serving.servers import (
     free_port,
     running,
 )
+from foreword_train.gguf.source import Source
 
 
 def no_source() -> Source:

@@ -15,13 +15,13 @@ from foreword import LLM
 from foreword.errors import InvalidRequest
 from foreword.model import load_tokenizer
 from foreword.types import SamplingParams
-from foreword_lab.bench.peers.convert import Source, source
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.records import BenchRequest
 from foreword_lab.bench.serving import llamacpp, openvino, servers
 from foreword_lab.bench.serving.load import Ask, Load, send
 from foreword_lab.bench.serving.servers import Served, command, free_port, running
 from foreword_lab.bench.serving.targets import HttpTarget
+from foreword_train.gguf.source import Source, source
 
 TOKENS, SLOTS = 24, 16
 TEXTS = (

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import starter
 from foreword.model import load_tokenizer
-from foreword_lab.bench.peers import gguf as writer_of_ours
-from foreword_lab.bench.peers.convert import source as source_of
-from foreword_lab.bench.peers.gguf import interleaved
+from foreword_train.gguf import writer as writer_of_ours
+from foreword_train.gguf.source import source as source_of
+from foreword_train.gguf.writer import interleaved
 
 MATRIX, BLOCK = 2, 32
 TOKENS = 512

@@ -11,14 +11,18 @@ from tempfile import TemporaryDirectory
 import torch
 
 from foreword.draft import default_method
-from foreword.draft.heads.export_layout import ENGINES, FOLDER, TARGET, ExportLayout
+from foreword.draft.heads.export_layout import ENGINES as OF_FOLDERS
+from foreword.draft.heads.export_layout import FOLDER, TARGET, ExportLayout
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import atomic_folder
 from foreword.model.head_layers import HFConfig
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.model.loading.config import read_config
+from foreword_train.gguf.drafts import LLAMA_CPP
 from foreword_train.registry import TRAIN_OPTIONS
 
+ENGINES = (*OF_FOLDERS, LLAMA_CPP)
+"""Engines to export for."""
 Pack = Callable[[Checkpoint, HFConfig, str], ExportLayout]
 """(checkpoint, target's config, engine) -> layout, or InvalidRequest or ModelError."""
 
@@ -52,7 +56,8 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
     with atomic_folder(out) as partial:
         layout = pack(Checkpoint.read(source), config, engine)
         layout.write(partial)
-        _check(partial, layout, pack, config, engine)
+        if engine != LLAMA_CPP:  # it reads files back itself
+            _check(partial, layout, pack, config, engine)
     start = [
         word.replace(TARGET, str(target)).replace(FOLDER, str(out.resolve()))
         for word in layout.start
@@ -62,23 +67,26 @@ def export(source: str | Path, target: str | Path, engine: str, out: Path) -> Ex
 
 def _pack(method: str, source: str | Path, engine: str) -> Pack:
     options = next((one for one in TRAIN_OPTIONS if one.method == method), None)
-    if options is None or options.pack is None:
+    pack = options and (options.gguf if engine == LLAMA_CPP else options.pack)
+    if not pack:
         raise InvalidRequest(
             f"cannot export {source} for {engine}: it has no method {method}. Serve it "
             "with foreword"
         )
-    module, _, name = options.pack.partition(":")
+    module, _, name = pack.partition(":")
     return attrgetter(name)(import_module(module))
 
 
 def _config(target: str | Path) -> HFConfig:
     try:
-        return read_config(target)
+        config = read_config(target)
     except ModelError as error:
         raise ModelError(
             f"cannot read the config of {str(target)!r}: {words(error)}. Give the "
             "target of the drafter"
         ) from error
+    config.name_or_path = config.name_or_path or str(target)  # a GGUF file has none
+    return config
 
 
 def _check(

@@ -40,6 +40,8 @@ class TrainOptions:
     """Import path, `module:class`, of its task; constructed with (context, options)."""
     pack: ClassVar[str | None]
     """Import path, `module:function`, of its export to other engines, or None."""
+    gguf: ClassVar[str | None] = None
+    """Import path of its export to llama.cpp, or None."""
     seq2seq: ClassVar[bool] = False
     """It can be trained for an encoder-decoder."""
 
@@ -64,6 +66,7 @@ class LmOptions(TrainOptions):
     example = "--layers 1 --hidden 192"
     task = "foreword_train.methods.lm:Distillation"
     pack = "foreword_train.methods.lm:pack"
+    gguf = "foreword_train.methods.lm:pack"
     seq2seq = True
 
     draft: str | None = _option(
@@ -118,6 +121,7 @@ class EagleOptions(TrainOptions):
     example = "--steps 4000 --unroll 5"
     task = "foreword_train.methods.eagle:HeadTraining"
     pack = "foreword.draft.heads.eagle_checkpoint:pack"
+    gguf = "foreword_train.methods.eagle:pack_gguf"
     seq2seq = True
 
     draft: str | None = _option(None, "Initial head. Default: a new one.", "HEAD")
@@ -191,6 +195,7 @@ class DFlashOptions(MaskedBlock):
     example = "--layers 2 --block 8"
     task = "foreword_train.methods.dflash:DFlashTask"
     pack = "foreword.draft.heads.dflash:DFlashHead.pack"
+    gguf = "foreword_train.methods.masked:pack_gguf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +210,7 @@ class DSparkOptions(MaskedBlock):
     example = "--layers 2 --block 7 --loss kl-l1"
     task = "foreword_train.methods.dspark:DSparkTask"
     pack = "foreword.draft.heads.dspark:DSparkHead.pack"
+    gguf = "foreword_train.methods.masked:pack_gguf"
 
     rank: int = _option(64, "Rank of the bigram table.", least=1)
 

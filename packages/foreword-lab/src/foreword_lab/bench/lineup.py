@@ -45,10 +45,10 @@ from foreword_lab.bench.inflate.model import SHAPES, Shape, inflate, shape_of
 from foreword_lab.bench.oracle import NAME as ORACLE
 from foreword_lab.bench.oracle import NODES, Oracle
 from foreword_lab.bench.peers import engines, hf, registry
-from foreword_lab.bench.peers.convert import Source
-from foreword_lab.bench.peers.convert import source as convertible
 from foreword_lab.bench.records import Entry
 from foreword_lab.bench.timed import clocked
+from foreword_train.gguf.source import Source
+from foreword_train.gguf.source import source as convertible
 
 PLAIN_ROW = "plain"
 DRAFTS = "draft models of other engines"

@@ -84,8 +84,8 @@ def _gguf(source: str, out: Path, kind: str, *, trusted: bool) -> dict[str, Any]
     from foreword.model import load_tokenizer
     from foreword.model.loading.config import read_config
     from foreword.model.loading.load import load_weights
-    from foreword_lab.bench.peers.convert import source as convertible
-    from foreword_lab.bench.peers.gguf import write
+    from foreword_train.gguf.source import source as convertible
+    from foreword_train.gguf.writer import write
 
     runtime.note(f"loading {source}")
     config = read_config(source, trust_remote_code=trusted)

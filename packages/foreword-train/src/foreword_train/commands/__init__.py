@@ -24,7 +24,7 @@ COMMANDS = (
         export,
         (
             "foreword export head --for vllm --out head-vllm",
-            "foreword export head --for sglang -o out -m path/or/hub-id --json",
+            "foreword export head --for llama.cpp -o out -m path/or/hub-id --json",
         ),
     ),
     Command(

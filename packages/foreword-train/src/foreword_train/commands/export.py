@@ -13,13 +13,12 @@ from foreword.errors import InvalidRequest
 
 
 class Engine(StrEnum):
-    """Engines to export for; the names of foreword.draft.heads.export_layout, which is
-    too slow to import here.
-    """
+    """Engines of foreword_train.export, which is too slow to import here."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
     SPECULATORS = "speculators"
+    LLAMA_CPP = "llama.cpp"
 
 
 def export(
@@ -51,8 +50,8 @@ def export(
     model: options.ModelName = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a drafter for vLLM, SGLang or speculators, verify the files, and print the
-    engine's command.
+    """Write a drafter for vLLM, SGLang, speculators or llama.cpp, verify the files, and
+    print the engine's command.
     """
     draft = early.either(drafter, draft, "--draft")
     if draft is None:

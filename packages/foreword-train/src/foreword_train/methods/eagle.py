@@ -11,13 +11,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
-from foreword.draft.heads.eagle_checkpoint import dump
+from foreword.draft.heads.eagle_checkpoint import DRAFT_TOKENS, dump
 from foreword.draft.heads.eagle_model import EagleConfig, EagleHead
-from foreword.draft.heads.eagle_published import default_states, load
+from foreword.draft.heads.eagle_published import FLAGS, KIND, default_states, load, read
+from foreword.draft.heads.export_layout import ExportLayout
+from foreword.draft.heads.loading import head_dtype
 from foreword.errors import InvalidRequest
 from foreword.model.architectures import head_dim, inner_size, kv_heads
 from foreword.model.executors.torch.hooks import lm_head_weight
+from foreword.model.head_layers import HFConfig
 from foreword.model.layers import layer_count
+from foreword.model.loading.checkpoint import Checkpoint
+from foreword_train.gguf.drafts import command, head_layout
+from foreword_train.gguf.writer import interleaved
 from foreword_train.methods.unrolled import UnrolledTask
 from foreword_train.registry import EagleOptions
 from foreword_train.task import TrainContext, seeded
@@ -132,3 +138,39 @@ def _rope(config: PreTrainedConfig) -> dict[str, object]:
         "rope_type": "default",
         "rope_theta": 10000.0,
     }
+
+
+def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
+    """Return a head for llama.cpp; raises as `head_layout` does, and ModelError where
+    it is for another target.
+    """
+    head = read(checkpoint, target)
+    config, llama = head.config, head.config.llama
+    llama.num_hidden_layers = 1  # which some configs leave out
+    dtype = head_dtype(checkpoint)
+    tensors = {**dump(head, dtype, target).tensors}
+    heads = {"q": llama.num_attention_heads, "k": llama.num_key_value_heads}
+    for part, count in heads.items():
+        name = f"midlayer.self_attn.{part}_proj.weight"
+        tensors[name] = interleaved(tensors[name], count)
+    fields = {f"{KIND}.{name}": getattr(config, name) for name in FLAGS[:2]}
+    fields[f"{KIND}.target_hidden_size"] = config.target_hidden
+    count = len(config.states)
+    features = {
+        **{name: getattr(config, name) for name in FLAGS[2:]},
+        "norms of queries and keys": config.head_norms,
+        "a sliding window": config.window is not None,
+        "MLP biases": llama.mlp_bias,
+        f"{count} hidden states": count != 3,
+    }
+    return head_layout(
+        KIND,
+        Checkpoint(checkpoint.source, {}, tensors),
+        llama,
+        target,
+        states=config.states,
+        rotary=head.rotary,
+        fields=fields,
+        features=features,
+        start=command(KIND, DRAFT_TOKENS, target),
+    )

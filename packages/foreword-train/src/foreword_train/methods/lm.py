@@ -30,6 +30,8 @@ from foreword.model.loading.load import load_weights
 from foreword_train.data.on_policy import Writer
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
+from foreword_train.gguf.drafts import LLAMA_CPP, command, write_model
+from foreword_train.gguf.source import source
 from foreword_train.registry import LmOptions
 from foreword_train.task import TrainContext, TrainTask, accepted, seeded
 
@@ -140,8 +142,9 @@ def write(
 
 
 def pack(checkpoint: Checkpoint, target: HFConfig, engine: str) -> ExportLayout:
-    """Return a layout that copies the model, in transformers' form, with tokenizer."""
+    """Return a layout that copies the model with its tokenizer."""
     start = {VLLM: vllm("draft_model", 5), SGLANG: sglang("STANDALONE")}
+    start[LLAMA_CPP] = command("simple", 5, target)
     return copied(checkpoint, target, engine, start)
 
 
@@ -166,8 +169,11 @@ def copied(
         check_same(load_tokenizer(target.name_or_path), tokenizer)
 
     def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        if engine == LLAMA_CPP:
+            write_model(source(checkpoint.source, model, tokenizer), folder)
+        else:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
     return ExportLayout(
         write=write, names=frozenset(checkpoint.tensors), start=start[engine]

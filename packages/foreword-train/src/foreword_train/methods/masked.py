@@ -3,23 +3,29 @@ frozen target (arXiv 2602.06036).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from foreword.draft import default_method, method
+from foreword.draft.heads.export_layout import ExportLayout
+from foreword.draft.heads.loading import check_fits, head_dtype
 from foreword.draft.heads.masked import MOST_ROWS, Layout, MaskedHead
 from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.architectures import head_dim, inner_size, kv_heads
-from foreword.model.head_layers import Qwen3Config
+from foreword.model.head_layers import HFConfig, Qwen3Config
 from foreword.model.layers import layers_of
+from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.data.packing import Block
+from foreword_train.gguf.drafts import command, head_layout
 from foreword_train.methods.ahead import Anchors, BlockTask
-from foreword_train.registry import MaskedBlock
+from foreword_train.registry import DFlashOptions, MaskedBlock
 from foreword_train.task import TargetOutputs, TrainContext, seeded
 
 
@@ -236,3 +242,36 @@ def mask_of(context: TrainContext) -> int:
     )
     candidates = (*ids, *sorted(context.eos))
     return next((int(token) for token in candidates if isinstance(token, int)), 0)
+
+
+def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
+    """Return a head for llama.cpp; raises as `head_layout` does, and ModelError where
+    it is for another target.
+    """
+    kind = cast("Any", method(default_method(checkpoint.source))).HEAD
+    head: MaskedHead = kind.read(checkpoint)
+    layout, anchored = head.layout, head.layout.sample_from_anchor
+    check_fits(checkpoint.source, head, target)
+    flat = head.dump(head_dtype(checkpoint))
+    sure = any(name.startswith("confidence_head") for name in flat.tensors)
+    unmarked = sure and not flat.config["confidence_head_with_markov"]
+    name = DFlashOptions.method  # llama.cpp has one architecture for all
+    return head_layout(
+        name,
+        replace(flat, source=checkpoint.source),
+        layout.sizes,
+        target,
+        states=layout.states,
+        rotary=head.rotary.angles,
+        fields={
+            f"{name}.block_size": layout.block,
+            f"{name}.sample_from_anchor": anchored,
+            f"{name}.has_confidence_head": sure,
+            "tokenizer.ggml.mask_token_id": layout.mask,
+        },
+        features={
+            "sample_from_anchor": anchored and not kind.FIRST_ROW,
+            "a confidence head that reads no token": unmarked,
+        },
+        start=command(kind.METHOD, layout.draft_tokens, target),
+    )

@@ -11,17 +11,12 @@ import numpy as np
 import torch
 
 from foreword.errors import ModelError
-from foreword_lab.bench.peers import gguf
-from foreword_lab.bench.peers.convert import (
-    FILE,
-    FORMS,
-    Source,
-    converted,
-    note_vocabulary,
-)
+from foreword_lab.bench.peers.convert import FILE, FORMS, converted, note_vocabulary
 from foreword_lab.bench.peers.engines import ASSISTED, LOOKUP
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.records import BenchRequest, Trial
+from foreword_train.gguf import writer
+from foreword_train.gguf.source import Source
 
 SETTINGS: dict[str, dict[str, int]] = {
     ASSISTED: {"num_pred_tokens": 4},
@@ -111,7 +106,7 @@ def file(source: Source, note: Callable[[str], None]) -> Path:
     kind = None if source.form is None else FORMS[source.form]
 
     def write(out: Path) -> None:
-        gguf.write(source, out / FILE, kind)
+        writer.write(source, out / FILE, kind)
 
     return converted(f"gguf-{kind}" if kind else "gguf", source, write, note) / FILE
 

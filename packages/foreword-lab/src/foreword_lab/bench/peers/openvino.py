@@ -13,17 +13,12 @@ import torch
 
 from foreword.errors import ModelError
 from foreword.model.quantized.gguf_file import GgufFile
-from foreword_lab.bench.peers import gguf
-from foreword_lab.bench.peers.convert import (
-    FILE,
-    FORMS,
-    Source,
-    converted,
-    note_vocabulary,
-)
+from foreword_lab.bench.peers.convert import FILE, FORMS, converted, note_vocabulary
 from foreword_lab.bench.peers.engines import ASSISTED, LOOKUP
 from foreword_lab.bench.peers.registry import Pair
 from foreword_lab.bench.records import BenchRequest, Trial
+from foreword_train.gguf import writer
+from foreword_train.gguf.source import Source
 
 SETTINGS: dict[str, dict[str, Any]] = {
     ASSISTED: {"num_assistant_tokens": 5},
@@ -135,7 +130,7 @@ def folder(source: Source, note: Callable[[str], None]) -> Path:
     def write(out: Path) -> None:
         path = out / FILE
         if source.file is None:
-            gguf.write(source, path, form)
+            writer.write(source, path, form)
         else:
             path.symlink_to(source.file.resolve())
         # the folder of the file gets the model

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from foreword.errors import InvalidRequest
-from foreword_lab.bench.peers.convert import FORMS, Source
+from foreword_lab.bench.peers.convert import FORMS
 from foreword_lab.bench.peers.engines import ALL, ENGINES, MODES, Package
 from foreword_lab.bench.records import Entry
+from foreword_train.gguf.source import Source
 
 
 @dataclass(frozen=True, slots=True)

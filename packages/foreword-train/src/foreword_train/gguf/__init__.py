@@ -1,0 +1,1 @@
+"""GGUF files of models and trained heads, for llama.cpp."""
