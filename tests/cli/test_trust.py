@@ -28,9 +28,6 @@ COPIES = "transformers_modules"
 COMMANDS = {
     "generate": "generate - --raw --model stranger --max-tokens 3 -t 0 --no-stats",
     "doctor": "doctor stranger --model stranger --prompts 1 --max-tokens 4",
-    "tune": (
-        "tune method --model stranger --method ngram --minutes 0.1 --max-tokens 4"
-    ),
     "bench": (
         "bench --model stranger --draft stranger --limit-prompts 1 --max-tokens 4 -t "
         "0 --method lm"

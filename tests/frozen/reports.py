@@ -1,17 +1,15 @@
-"""The JSON of `certify`, `doctor` and `tune`: keys, types, verdicts, no times."""
+"""The JSON of `certify` and `doctor`: keys, types, verdicts, no times."""
 
 import json
 import sys
 from collections.abc import Collection
 
-import folders
 from foreword import bundled
 from frozen import commands
 
 REPORTS = {
     "certify": "certify --quick --method lm --method ngram --json -",
     "doctor": "doctor DRAFT --prompts 2 --max-tokens 16 --json",
-    "tune": "tune method --method ngram --minutes 0.1 --max-tokens 8 --json --out FILE",
 }
 VERDICTS = {"certify": ("name", "status", "bound"), "doctor": ("healthy",)}
 """Keys whose values are recorded."""
@@ -32,7 +30,7 @@ def shape(value: object, exact: Collection[str]) -> object:
 
 def record() -> dict[str, object]:
     """Return the shape of each report."""
-    paths = {"DRAFT": bundled.draft(), "FILE": folders.kept() / "foreword.toml"}
+    paths = {"DRAFT": bundled.draft()}
     shapes: dict[str, object] = {}
     for name, command in REPORTS.items():
         sys.stderr.write(f"{name}\n")

@@ -34,8 +34,6 @@ INSTALLS = ("python3 -m venv", "pip install")
 APART = ("foreword train",)
 """Commands with a process of their own: a training keeps the memory that it frees."""
 SMALLER = {
-    "tune method --minutes 1": "tune method --minutes 0.1 --method ngram "
-    "--max-tokens 4",
     "--max-tokens 48": "--max-tokens 8 --limit 40",
     "--batch 2 --steps 200": "--batch 1 --steps 12 --prompts 1",
     "foreword doctor draft": "foreword doctor draft --prompts 2 --max-tokens 8",

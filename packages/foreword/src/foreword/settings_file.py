@@ -43,21 +43,6 @@ class DraftingFile:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
-    def text(self, *comments: str) -> str:
-        """Return the file, after these lines of comment."""
-        values = {"target": self.target, **self.settings}
-        lines = [f"# {line}".rstrip() for line in comments]
-        lines += [f"[{TABLE}]", *map(_line, values.items())]
-        return "\n".join(lines) + "\n"
-
-
-def _line(item: tuple[str, str | int]) -> str:
-    name, value = item
-    if isinstance(value, int):
-        return f"{name} = {value}"
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name} = "{escaped}"'
-
 
 def settings_for(target: object) -> dict[str, Any]:
     """Return the settings that the file has for a target: a folder or hub id, None for

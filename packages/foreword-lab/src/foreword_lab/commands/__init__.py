@@ -1,7 +1,6 @@
 """Commands that measure and show."""
 
 from foreword.cli.common.command import INSPECT, MEASURE, PREPARE, Command
-from foreword.cli.common.options import examples
 from foreword_lab.commands.bench import bench
 from foreword_lab.commands.certify import certify
 from foreword_lab.commands.demo import demo
@@ -9,20 +8,8 @@ from foreword_lab.commands.doctor import doctor
 from foreword_lab.commands.quantize import quantize
 from foreword_lab.commands.simulate import simulate
 from foreword_lab.commands.theory import theory
-from foreword_lab.commands.tune import method, tune
 from foreword_lab.commands.view import view
 from foreword_lab.commands.whatif import whatif
-
-tune.command(
-    epilog=examples(
-        "foreword tune method",
-        "foreword tune method --model path/or/hub-id --draft folder/of/models "
-        "--prompts mine.jsonl --minutes 5",
-        "foreword tune method --model path/or/hub-id --draft path/or/hub-id -t 1 "
-        "--report found.html",
-        "foreword generate …    # foreword.toml is found",
-    )
-)(method)
 
 COMMANDS = (
     Command(
@@ -33,12 +20,6 @@ COMMANDS = (
             "foreword quantize path/or/hub-id --to int4 --out model-int4",
             "foreword quantize path/or/hub-id --to Q4_K_M --out model.Q4_K_M.gguf",
         ),
-    ),
-    Command(
-        PREPARE,
-        "tune",
-        tune,
-        ("foreword tune method --model path/or/hub-id --prompts mine.jsonl",),
     ),
     Command(
         INSPECT,

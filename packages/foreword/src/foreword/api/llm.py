@@ -86,7 +86,7 @@ class LLM:
     share one LLM: their requests share rounds.
 
     Without `draft`, `method`, `rule`, `budget` and `nodes`, a `foreword.toml` of the
-    working directory for this target gives them (docs/analysis/tune.md).
+    working directory for this target gives them (docs/command-line.md).
 
     Args:
         target: Folder, hub id, GGUF file or model in memory, which stays unchanged.

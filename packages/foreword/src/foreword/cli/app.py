@@ -82,7 +82,7 @@ EXTRAS = {
     "index": None,
     "quantize": "lab",
     **dict.fromkeys(("export", "push", "train", "data"), "train"),
-    **dict.fromkeys(("tune", "view", "whatif"), "lab"),
+    **dict.fromkeys(("view", "whatif"), "lab"),
     **dict.fromkeys(("methods", "inspect")),
     **dict.fromkeys(("doctor", "certify"), "lab"),
     "env": None,

@@ -3,7 +3,7 @@
 import pytest
 
 from foreword import LLM, InvalidRequest, UnknownMethod
-from foreword.settings_file import DraftingFile, read, settings_for
+from foreword.settings_file import settings_for
 
 GOOD = '# a comment\n[drafting]\ntarget = "bundled"\nmethod = "ngram"\nnodes = 3\n'
 
@@ -34,12 +34,6 @@ def test_environment_names_another_file_or_none(here, monkeypatch):
     (here / "other.toml").write_text('[drafting]\ntarget = "a/b"\ndraft = "c/d"\n')
     monkeypatch.setenv("FOREWORD_TOML", str(here / "other.toml"))
     assert settings_for("a/b") == {"draft": "c/d"}
-
-
-def test_what_is_written_is_read_again(here):
-    file = DraftingFile(target='a "b"\\c', draft="d", method="lm", nodes=8)
-    (here / "x.toml").write_text(file.text("Why.", "", "More."))
-    assert read(here / "x.toml") == file
 
 
 @pytest.mark.parametrize(

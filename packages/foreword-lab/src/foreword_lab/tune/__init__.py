@@ -1,1 +1,0 @@
-"""Choice of the fastest drafting method for a target, a machine and prompts."""
