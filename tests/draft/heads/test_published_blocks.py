@@ -158,7 +158,7 @@ def test_layers_that_a_flat_config_leaves_out_are_the_default(flat):
             {"dflash_config": {"mask_token_id": 3, "projector_type": "domino"}},
             "projector_type in its config.json is 'domino'",
         ),
-        ({"layer_types": ["sliding_attention"] * 2}, "have a sliding window"),
+        ({"layer_types": ["sliding_attention"] * 2}, "sliding window of its 2 layers"),
         ({"num_target_layers": 12}, "num_target_layers is 12 there"),
     ],
 )

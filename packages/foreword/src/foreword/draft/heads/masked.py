@@ -17,8 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.export_layout import (
+    SGLANG,
     SPECULATORS,
     VERSION,
+    VLLM,
     ExportLayout,
     command,
     proposals,
@@ -31,6 +33,7 @@ from foreword.draft.heads.loading import (
     check_kind,
     check_tokens,
 )
+from foreword.draft.heads.reach import Reach
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -92,6 +95,7 @@ class Layout:
     """Layers of the target; 0 = unknown."""
     draft_vocab: int = 0
     """Tokens that the head's own LM head knows; 0 = it uses the target's."""
+    reach: Reach = Reach()
 
     @property
     def draft_tokens(self) -> int:
@@ -144,6 +148,7 @@ class Layout:
             first_row,
             merged.get("num_target_layers") or 0,
             _draft_vocab(checkpoint, layer_config.vocab_size),
+            Reach.of(merged, about, source),
         )
 
     @property
@@ -159,6 +164,7 @@ class Layout:
             "tie_word_embeddings": False,
             **as_config(self.sizes),
             **reduced,
+            **self.reach.as_config(),
             "block_size": self.block,
             "num_target_layers": self.depth,
         }
@@ -262,6 +268,9 @@ class MaskedHead(TrainedHead, nn.Module):
                 engine,
                 (SPECULATORS,),
             )
+        if not layout.reach.ordinary and engine == SPECULATORS:
+            what = f"a head with sliding or causal layers ({checkpoint.source})"
+            raise unsupported_engine(what, engine, (VLLM, SGLANG))
         check_fits(checkpoint.source, head, target)
         exported = replace(
             head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockRequest, HeadBlocks
@@ -118,6 +118,7 @@ class TorchLayers(Packing):
         packed = self._pack(reads)
         spans = packed.plan.spans
         places = [self.pool.where(s.table, s.length, s.length) for s in spans]
+        reach = self.head.layout.reach
 
         def attend(
             number: int,
@@ -129,7 +130,9 @@ class TorchLayers(Packing):
             attended: list[Tensor] = []
             for span, index in zip(spans, places, strict=True):
                 held = (taken(rows, index)[: span.length] for rows in (keys, values))
-                attended.append(_attention(query[span.start : span.stop], *held))
+                rows = query[span.start : span.stop]
+                mask = reach.mask(number, len(rows), span.length, rows.device)
+                attended.append(_attention(rows, *held, mask))
             return torch.cat(attended)
 
         numbers = [packed.tokens, packed.positions]
@@ -142,18 +145,23 @@ def _attention(
     query: Float[Tensor, "rows heads dim"],
     keys: Float[Tensor, "held kv dim"],
     values: Float[Tensor, "held kv dim"],
+    mask: Bool[Tensor, "rows held"] | None,
 ) -> Float[Tensor, "rows heads dim"]:
-    """Return unmasked attention; query heads of a key head are rows of a product."""
+    """Return attention; query heads of a key head are rows of a product."""
     rows, heads, dim = query.shape
     folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
+    if mask is not None:
+        mask = mask.repeat(heads // keys.shape[1], 1)
     out = F.scaled_dot_product_attention(
-        folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+        folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None], mask
     )
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
 
 def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
+    if not head.layout.reach.fits_c:
+        return "some of its layers have a sliding window, or attend both ways"
     embedding = target.hf.get_input_embeddings()
     reasons = (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
     return unfit_head(head, embedding, target) or next(filter(None, reasons), None)
@@ -174,6 +182,9 @@ class NativeLayers(NativeHead):
         embedding: Any = target.hf.get_input_embeddings()
         self._hidden_norm = self.norm(head.hidden_norm)
         model = self.lay_out(head, [*head.layers], sizes, embedding)
+        for number, window in enumerate(head.layout.reach.windows):
+            model.layer[number].window = window
+        self._mutual = int(head.layout.reach.ordinary)
         self.describe(model, embedding.num_embeddings)
 
     def store(
@@ -196,7 +207,7 @@ class NativeLayers(NativeHead):
         """Return the normed hidden states of every row of these blocks."""
         call = self._prepare(reads, torch.empty(0))
         for span in call.span[: call.spans]:
-            span.mutual = 1
+            span.mutual = self._mutual
         hidden = self._capture(call, (self.captured,), call.rows)
         self._run(call)
         return hidden
