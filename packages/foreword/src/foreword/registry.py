@@ -207,7 +207,9 @@ EARLY_EXIT = "layers"
 """Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
     **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
+    **dict.fromkeys(("PEagleDraftModel", "peagle"), "eagle"),
     **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
+    **dict.fromkeys(("DFlash2DraftModel", "dflash2"), "dflash"),
     **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
     **dict.fromkeys(
         ("MtpModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
@@ -221,8 +223,8 @@ HEAD_KEYS = "medusa_num_heads draft_vocab_size".split()  # of heads that name no
 HEAD_FILES = "medusa_lm_head.safetensors medusa_lm_head.pt".split()
 """Files of weights that heads have beside the usual ones."""
 OTHER_HEADS = (
-    "DFlash2DraftModel DominoDraftModel Eagle3DeepseekV2ForCausalLM PEagleDraftModel "
-    "GptOssForCausalLMEagle3 LlamaForCausalLMEagle dflash2 eagle mtp peagle xpress"
+    "DominoDraftModel Eagle3DeepseekV2ForCausalLM "
+    "GptOssForCausalLMEagle3 LlamaForCausalLMEagle eagle mtp xpress"
 ).split()
 """Published kinds of heads that no method runs."""
 

@@ -33,7 +33,7 @@ from foreword.draft.heads.loading import (
     check_kind,
     check_tokens,
 )
-from foreword.draft.heads.reach import Reach
+from foreword.draft.heads.reach import EVERYTHING, Reach
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -95,7 +95,7 @@ class Layout:
     """Layers of the target; 0 = unknown."""
     draft_vocab: int = 0
     """Tokens that the head's own LM head knows; 0 = it uses the target's."""
-    reach: Reach = Reach()
+    reach: Reach = EVERYTHING
 
     @property
     def draft_tokens(self) -> int:
@@ -189,6 +189,8 @@ class MaskedHead(TrainedHead, nn.Module):
     """Whether the first row predicts a token, unless a config says otherwise; engines
     but speculators read no such config.
     """
+    embedding_scale = 1.0
+    """Factor of the embeddings of block rows."""
     EXTRAS: ClassVar[tuple[str, ...]] = ()
     """Keys of the flat config that speculators takes over."""
 

@@ -21,6 +21,7 @@ from foreword.model.executors.native.supported import unfit
 from foreword.model.executors.torch.kv_pool import taken
 from foreword.model.executors.torch.packed_linear import padded, swap_in
 from foreword.model.executors.torch.packing import Packing
+from foreword.model.head_layers import Layer
 from foreword.native import forward
 
 
@@ -137,7 +138,7 @@ class TorchLayers(Packing):
 
         numbers = [packed.tokens, packed.positions]
         tokens, positions = torch.tensor(numbers, device=self._device)
-        x = self.target.embed(tokens).to(self.target.dtype)
+        x = self.head.embedding_scale * self.target.embed(tokens).to(self.target.dtype)
         return self.head(x, positions, attend)
 
 
@@ -162,6 +163,8 @@ def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
     if not head.layout.reach.fits_c:
         return "some of its layers have a sliding window, or attend both ways"
+    if any(type(layer) is not Layer for layer in head.layers):
+        return "its layers have convolutions"
     embedding = target.hf.get_input_embeddings()
     reasons = (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
     return unfit_head(head, embedding, target) or next(filter(None, reasons), None)

@@ -85,7 +85,7 @@ class Reach:
     def mask(
         self, layer: int, rows: int, keys: int, device: torch.device
     ) -> Bool[Tensor, "rows keys"] | None:
-        """Return which keys the last `rows` tokens of a text attend to; None for all."""
+        """Return the keys that the last `rows` tokens attend to; None for all."""
         window = self.windows[layer] if self.windows else 0
         causal = window > 0 if self.causal is None else self.causal
         if not window and not causal:
@@ -94,3 +94,7 @@ class Reach:
         distances = key[-rows:, None] - key
         seen = distances < (window or keys)
         return seen & (distances >= 0) if causal else seen
+
+
+EVERYTHING = Reach()
+"""Every row attends to the whole text and its block."""
