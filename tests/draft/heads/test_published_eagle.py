@@ -69,12 +69,12 @@ def test_a_head_of_p_eagle_drafts_all_tokens_in_one_forward(target, tmp_path):
     states = torch.randn(1, 15, 96, generator=torch.Generator().manual_seed(3))
     text = tokens.tolist()
     blocks = drafter.blocks
-    blocks.open(1, 64)
-    blocks.target_states.add(1, 0, states[0, :ROWS])
-    blocks.store(Read(1, 0, text[1:6], keep=0))
-    masked = text[6 : ROWS + 1] + [7] * 3
+    reader = blocks.model
+    reader.open(1, 64)
+    reader.target_states.add(1, 0, states[0, :ROWS])
+    reader.read([Read(1, 0, text[1:6], keep=0)])
     for _ in range(2):  # masks are not kept
-        blocks.queue(Read(1, 5, masked, keep=4))
+        blocks.queue(blocks.masked(Read(1, 5, text[6 : ROWS + 1]), 4))
         found = blocks.block(1)
     expected = torch.tensor(recorded("speculators_peagle")["logits"])
     assert drafter.deep == len(expected) == len(found)

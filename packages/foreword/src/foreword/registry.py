@@ -208,8 +208,9 @@ EARLY_EXIT = "layers"
 HEAD_METHODS: dict[str, str] = {
     **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
     **dict.fromkeys(("PEagleDraftModel", "peagle"), "eagle"),
-    **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
-    **dict.fromkeys(("DFlash2DraftModel", "dflash2"), "dflash"),
+    **dict.fromkeys(
+        "DFlashDraftModel dflash DFlash2DraftModel dflash2".split(), "dflash"
+    ),
     **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
     **dict.fromkeys(
         ("MtpModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),

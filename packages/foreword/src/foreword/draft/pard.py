@@ -8,6 +8,7 @@ transformers; its config names the mask token. Keys and values of masks are drop
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -32,8 +33,10 @@ Block = Float[Tensor, "draft_tokens vocab"]
 class MaskBlocks(BlockPredictor[Read]):
     """Blocks of a draft model: the logits of the last token and of masks after it."""
 
-    def __init__(self, model: Model, mask: int, missing: int = 0) -> None:
-        """`mask`: id of the mask token. `missing`: tokens that only the target has."""
+    def __init__(self, model: Any, mask: int, missing: int = 0) -> None:
+        """`model`: a Model, or a head that reads masks. `mask`: id of the mask token.
+        `missing`: tokens that only the target has.
+        """
         super().__init__(model.context)
         self.model = model
         self.mask = mask

@@ -32,7 +32,9 @@ class Convolution(nn.Module):
         super().__init__()
         self._shape, self._block = (2, taps, hidden // group), block
         self._group = group
-        self.base_kernel = nn.Parameter(torch.zeros(2, taps, hidden))
+        self.base_kernel = nn.Parameter(
+            torch.zeros(2, taps, hidden, dtype=torch.float32)
+        )
         wide = 2 * taps * (hidden // group)
         self.kernel_projection = nn.Linear(hidden, wide, bias=False)
 
@@ -70,8 +72,12 @@ class Selector(nn.Module):
     def __init__(self, vocab: int, hidden: int, rank: int, top: int) -> None:
         super().__init__()
         self.rank, self.top = rank, min(top, vocab)
-        self.predecessor_codebook = nn.Parameter(torch.zeros(vocab, rank))
-        self.successor_codebook = nn.Parameter(torch.zeros(vocab, rank))
+        self.predecessor_codebook = nn.Parameter(
+            torch.zeros(vocab, rank, dtype=torch.float32)
+        )
+        self.successor_codebook = nn.Parameter(
+            torch.zeros(vocab, rank, dtype=torch.float32)
+        )
         self.hidden_projection = nn.Linear(hidden, rank, bias=False)
 
 

@@ -141,7 +141,9 @@ class EagleHead(nn.Module):
         names = map(str, range(1, llama.num_hidden_layers))
         self.layers = nn.ModuleDict(dict(zip(names, others, strict=True)))
         self.mask_hidden = (
-            None if config.mask is None else nn.Parameter(torch.zeros(wide))
+            None
+            if config.mask is None
+            else nn.Parameter(torch.zeros(wide, dtype=torch.float32))
         )
         self.norm = LlamaRMSNorm(size, llama.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.draft_vocab, bias=False)
@@ -191,8 +193,8 @@ class EagleHead(nn.Module):
     ) -> Rows:
         """Return each row's hidden state, before the final norm unless `norm_output`.
 
-        Draft tokens read it in place of the target's states. `attends`: those of the
-        layers after the first.
+        Draft tokens read it in place of the target's states. `attends`: for the layers
+        after the first.
         """
         layer, config = self.midlayer, self.config
         normed = layer.hidden_norm(states)

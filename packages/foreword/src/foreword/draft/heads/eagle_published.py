@@ -40,11 +40,9 @@ ORIGINAL, DRAFT_VOCAB = "LlamaForCausalLM", "draft_vocab_size"
 KIND, PARALLEL = "eagle3", "peagle"
 """Names of the method in other engines, and of its kind with one forward per draft."""
 PARALLEL_KIND, MASK_STATE = "PEagleDraftModel", "mask_hidden"
-"""Architecture of such a head, and the tensor that it has beside those of EAGLE-3."""
+"""Architecture of such a head, and the tensor that only it has."""
 DEPTHS = 8
-"""Draft tokens of such a head whose config names none: those of its training (code of
-speculators).
-"""
+"""Draft tokens of such a head whose config names none (default of speculators)."""
 LAYER_TYPES = ("llama", "qwen3")
 """Decoder layers of heads; qwen3 is llama with norms over queries and keys."""
 IDS, ENGINE = "eagle_aux_hidden_state_layer_ids", "eagle_config"

@@ -133,7 +133,7 @@ class TorchLayers(Packing):
                 held = (taken(rows, index)[: span.length] for rows in (keys, values))
                 rows = query[span.start : span.stop]
                 mask = reach.mask(number, len(rows), span.length, rows.device)
-                attended.append(_attention(rows, *held, mask))
+                attended.append(_attention(rows, *held, mask=mask))
             return torch.cat(attended)
 
         numbers = [packed.tokens, packed.positions]
@@ -161,8 +161,9 @@ def _attention(
 
 def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
-    if not head.layout.reach.fits_c:
-        return "some of its layers have a sliding window, or attend both ways"
+    reach = head.layout.reach
+    if not (reach.ordinary or reach.in_order):
+        return "some of its layers have a window, and some attend both ways"
     if any(type(layer) is not Layer for layer in head.layers):
         return "its layers have convolutions"
     embedding = target.hf.get_input_embeddings()
@@ -185,7 +186,7 @@ class NativeLayers(NativeHead):
         embedding: Any = target.hf.get_input_embeddings()
         self._hidden_norm = self.norm(head.hidden_norm)
         model = self.lay_out(head, [*head.layers], sizes, embedding)
-        for number, window in enumerate(head.layout.reach.windows):
+        for number, (window, _) in enumerate(head.layout.reach.layers):
             model.layer[number].window = window
         self._mutual = int(head.layout.reach.ordinary)
         self.describe(model, embedding.num_embeddings)

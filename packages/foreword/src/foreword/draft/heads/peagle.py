@@ -7,79 +7,67 @@ Keys and values of masks are dropped.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.draft.heads.block import BlockDrafter, BlockPredictor
-from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
-from foreword.draft.heads.eagle import executor_for
+from foreword.draft.heads.eagle import EagleDrafter, executor_for
 from foreword.draft.heads.eagle_model import EagleHead
-from foreword.draft.heads.reader import StateReader
+from foreword.draft.heads.reader import HeadDrafter, StateReader
+from foreword.draft.pard import MaskBlocks
 from foreword.draft.vocabulary import over_target_vocab
 from foreword.model import Model, Read
-from foreword.registry import OWN_METHODS
 from foreword.types import Batch, Request
 
 
-class ParallelBlocks(BlockPredictor[Read], StateReader):
-    """Blocks of a head: the logits of the last token and of masks after it."""
+class MaskedReader(StateReader):
+    """A head that reads its learnt state beside masks, which are all rows but the first
+    whose logits a read keeps.
+    """
 
     def __init__(self, head: EagleHead, target: Model) -> None:
         assert head.mask_hidden is not None
-        self._mask_states = head.mask_hidden.detach()[None]
+        self._mask_state = head.mask_hidden.detach()[None]
         self._tokens = head.tokens
-        self.hidden_layers = head.config.states
-        self.draft_tokens = head.config.draft_tokens
-        self.target = target
-        context = min(target.context, head.config.llama.max_position_embeddings)
-        StateReader.__init__(self, executor_for(head, target), context)
-        BlockPredictor.__init__(self, context)
-        if supports_native_trees(target):
-            self._grower = NativeBlockTrees(target.vocab)
+        self.device, self.vocab = target.device, target.vocab
+        most = head.config.llama.max_position_embeddings
+        executor = executor_for(head, target)
+        super().__init__(executor, min(target.context, most))
 
-    def store(self, read: Read) -> None:
-        self.executor.run([read], [self._beside(read)])
-
-    def compute(self, pending: Sequence[Read]) -> tuple[Tensor, ...]:
-        counts = [read.keep for read in pending]
+    def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         states: list[Tensor] = []
-        for read in pending:
-            texts = replace(read, tokens=read.tokens[: 1 - read.keep or None])
-            own = self._beside(texts)
-            masks = self._mask_states.to(own).expand(read.keep - 1, -1)
-            states.append(torch.cat([own, masks]))
-        logits, _ = self.executor.run(pending, states)
-        return over_target_vocab(logits, self._tokens, self.target.vocab).split(counts)
-
-    def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
-        return self.block(read.id)
-
-    def close(self, id: int) -> None:
-        BlockPredictor.close(self, id)
-        StateReader.close(self, id)
+        for read in reads:
+            masks = max(0, read.keep - 1)
+            count = len(read.tokens) - masks
+            text = self.target_states.rows(read.id, read.past, count)
+            beside = self._mask_state.expand(masks, -1)
+            states.append(torch.cat([text, beside.to(text)]))
+        logits, _ = self.executor.run(reads, states)
+        return over_target_vocab(logits, self._tokens, self.vocab)
 
 
-class ParallelDrafter(BlockDrafter):
+class ParallelDrafter(HeadDrafter):
     """Drafter that grows trees from the distributions of one forward per round."""
 
-    about = OWN_METHODS["eagle"]
+    about = EagleDrafter.about
 
     def __init__(self, head: EagleHead, target: Model) -> None:
-        self._mask = head.config.mask
-        blocks = ParallelBlocks(head, target)
-        super().__init__(blocks)
-        self.executor = blocks.executor
+        assert head.config.mask is not None
+        reader = MaskedReader(head, target)
+        super().__init__(reader, head.config.states)
+        blocks = MaskBlocks(reader, head.config.mask)
+        self.blocks = self.draft_model = blocks
+        self.executor = reader.executor
+        self.deep = head.config.draft_tokens
 
     def begin(
         self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
     ) -> None:
         for row, read in reads.items():
-            count = min(budget[row], self.reach(batch, batch.requests[row]))
-            tokens = [*read.tokens, *[self._mask] * (count - 1)]
-            self.blocks.queue(replace(read, tokens=tokens, keep=count))
+            deep = self.reach(batch, batch.requests[row])
+            count = min(budget[row], deep)
+            self.blocks.queue(self.blocks.masked(read, count))
 
     def rereads(self, request: Request) -> bool:
         """Return False: a text without masks says nothing of what masks predict."""

@@ -14,17 +14,17 @@ TYPES = FULL, SLIDING = ("full_attention", "sliding_attention")
 CAUSAL = ("is_causal", "causal", "causal_head")
 """Keys for all layers, the first has priority: vLLM and SGLang, vLLM, JetSpec."""
 BOTH_WAYS = "sliding_window_non_causal"
-"""Key of speculators, for layers with a window; its others attend both ways."""
+"""Key of speculators for layers with a window; its others attend both ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Keys that block rows attend to in each layer."""
 
-    windows: tuple[int, ...] = ()
-    """Tokens up to a row itself that it attends to, by layer; 0 or missing: all."""
-    causal: bool | None = False
-    """Rows attend to earlier rows of the block only; None: in layers with a window."""
+    layers: tuple[tuple[int, bool], ...] = ()
+    """The tokens up to a row itself that it attends to, 0 = all, and whether it attends
+    to earlier rows of the block only. Empty: to all in every layer.
+    """
 
     @classmethod
     def of(
@@ -35,9 +35,11 @@ class Reach:
         Raises ModelError where a layer has no known type, or no window size.
         """
         count: int = about["num_hidden_layers"]
-        types = about.get("layer_types") or [FULL] * count
-        if not about.get("layer_types") and about.get("use_sliding_window"):
-            first = about.get("max_window_layers", 28)
+        types = about.get("layer_types")
+        if not types:
+            first = count
+            if about.get("use_sliding_window"):
+                first = about.get("max_window_layers", 28)
             types = [TYPES[layer >= first] for layer in range(count)]
         if config.get("use_swa") and SLIDING not in types:
             types = [SLIDING] * count
@@ -49,47 +51,46 @@ class Reach:
                 f"unknown, as config.json has layer_types {types} and sliding_window "
                 f"{size}. Correct config.json"
             )
-        windows = tuple(size if kind == SLIDING else 0 for kind in types)
-        windows = windows if any(windows) else ()
-        kind = config.get("speculators_model_type")
-        if kind is not None:
-            both_ways = config.get(BOTH_WAYS, kind == "dflash2")
-            return cls(windows, None if windows and not both_ways else False)
-        set_by = next((key for key in CAUSAL if config.get(key) is not None), None)
-        causal = None if windows else False
-        return cls(windows, causal if set_by is None else bool(config[set_by]))
+        both_ways = config.get("speculators_model_type") == "dflash2"
+        both_ways = config.get(BOTH_WAYS, both_ways)
+        values = (config[key] for key in CAUSAL if config.get(key) is not None)
+        causal = False if both_ways else next(values, None)
+        layers: list[tuple[int, bool]] = []
+        for name in types:
+            window = int(size or 0) if name == SLIDING else 0
+            layers.append((window, window > 0 if causal is None else bool(causal)))
+        return cls(tuple(layers) if any(map(any, layers)) else ())
 
     @property
     def ordinary(self) -> bool:
         """Whether every row attends to the whole text and its block."""
-        return not self.windows and not self.causal
+        return not self.layers
 
     @property
-    def fits_c(self) -> bool:
-        """Whether C computes it: causal in all layers, or both ways without windows."""
-        causal = all(self.windows) if self.causal is None else self.causal
-        return self.ordinary or causal
+    def in_order(self) -> bool:
+        """Whether rows attend to earlier rows only, in every layer."""
+        return bool(self.layers) and all(causal for _, causal in self.layers)
 
     def as_config(self) -> dict[str, Any]:
-        """Return the keys of flat configs; none for an ordinary reach."""
-        windows: dict[str, Any] = {}
-        if self.windows:
-            windows = {
-                "layer_types": [TYPES[size > 0] for size in self.windows],
-                "sliding_window": max(self.windows),
-                "use_sliding_window": True,
-            }
-        by_default = self.causal is None or self.ordinary
-        return windows if by_default else {**windows, "is_causal": self.causal}
+        """Return the keys of flat configs."""
+        if self.ordinary:
+            return {}
+        windows = [window for window, _ in self.layers]
+        usual = all(causal == (window > 0) for window, causal in self.layers)
+        return {
+            "layer_types": [TYPES[window > 0] for window in windows],
+            "sliding_window": max(windows) or None,
+            "use_sliding_window": any(windows),
+            "is_causal": None if usual else self.in_order,
+        }
 
     def mask(
         self, layer: int, rows: int, keys: int, device: torch.device
     ) -> Bool[Tensor, "rows keys"] | None:
         """Return the keys that the last `rows` tokens attend to; None for all."""
-        window = self.windows[layer] if self.windows else 0
-        causal = window > 0 if self.causal is None else self.causal
-        if not window and not causal:
+        if self.ordinary:
             return None
+        window, causal = self.layers[layer]
         key = torch.arange(keys, device=device)
         distances = key[-rows:, None] - key
         seen = distances < (window or keys)

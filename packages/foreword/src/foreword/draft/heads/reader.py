@@ -193,13 +193,9 @@ class StateReader(HeadReader):
         start = min(self._read[name], last)
         self.target_states.drop(name, start)
         rest = tokens[start + 1 :]
-        end = catch_up(name, start, rest, self.store)
+        end = catch_up(name, start, rest, lambda read: self.read([read]))
         self._read[name] = last + 1
         return end
-
-    def store(self, read: Read) -> None:
-        """Read a part of a text."""
-        self.read([read])
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         states = [self._beside(read) for read in reads]
