@@ -15,7 +15,7 @@ from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashBlocks, DFlashDrafter, DFlashHead
 from foreword.draft.heads.masked import Layout
 from foreword.draft.heads.masked_runtime import NativeLayers
-from foreword.draft.heads.reach import EVERYTHING, Reach
+from foreword.draft.heads.reach import Reach
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ BLOCK, MASK, STATES = 4, 3, (2, 5)
 BOTH = ("float32", "bfloat16")
 
 
-def head(reach: Reach = EVERYTHING, **changes: object) -> DFlashHead:
+def head(reach: Reach | None = None, **changes: object) -> DFlashHead:
     torch.manual_seed(0)
     made = DFlashHead(
         Layout(
@@ -40,7 +40,7 @@ def head(reach: Reach = EVERYTHING, **changes: object) -> DFlashHead:
             MASK,
             sample_from_anchor=False,
             depth=8,
-            reach=reach,
+            reach=reach or Reach(),
         )
     )
     for parameter in made.parameters():

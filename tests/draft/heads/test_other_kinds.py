@@ -68,7 +68,7 @@ def test_head_keeps_the_contract_and_changes_no_text(kind, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "engine", "says"),
     [
-        ("window", "speculators", "Choose vllm or sglang"),
+        ("window", "speculators", "sliding or causal layers"),
         ("dflash2", "vllm", r"its config names \['DFlash2DraftModel'\]"),
         ("p-eagle", "vllm", "a mask token"),
     ],

@@ -206,18 +206,17 @@ OF_CHECKPOINT = "mtp"
 EARLY_EXIT = "layers"
 """Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
-    **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
-    **dict.fromkeys(("PEagleDraftModel", "peagle"), "eagle"),
-    **dict.fromkeys(
-        "DFlashDraftModel dflash DFlash2DraftModel dflash2".split(), "dflash"
-    ),
-    **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
-    **dict.fromkeys(
-        ("MtpModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
-        "mtp",
-    ),
-    **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),
-    **dict.fromkeys(("pard_token", "ptd_token_id"), "pard"),
+    kind: method
+    for method, kinds in {
+        "eagle": "LlamaForCausalLMEagle3 eagle3 PEagleDraftModel peagle "
+        "draft_vocab_size",
+        "dflash": "DFlashDraftModel dflash DFlash2DraftModel dflash2",
+        "dspark": "Qwen3DSparkModel DSparkDraftModel dspark",
+        "mtp": "MtpModel Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",
+        "medusa": "MedusaModel medusa_num_heads",
+        "pard": "pard_token ptd_token_id",
+    }.items()
+    for kind in kinds.split()
 }
 """Kind of a trained head, or key of a mask token, from its config -> its method."""
 HEAD_KEYS = "medusa_num_heads draft_vocab_size".split()  # of heads that name no kind

@@ -68,6 +68,6 @@ class DFlashDrafter(BlockDrafter):
         declared = kinds(source) if isinstance(source, str | Path) else ()
         if not {"dflash2", "DFlash2DraftModel"} & set(declared):
             return super().load(source, target, tokenizer)
-        from foreword.draft.heads.dflash2 import DFlash2Drafter
+        from foreword.draft.heads.dflash_2 import DFlash2Drafter
 
         return DFlash2Drafter.load(source, target, tokenizer)

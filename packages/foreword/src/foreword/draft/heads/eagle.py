@@ -64,7 +64,7 @@ class EagleDrafter(HeadDrafter):
         nn.Module.to(head, target.device, target.dtype)
         make: Callable[[EagleHead, Model], Any] = cls
         if head.config.mask is not None:
-            from foreword.draft.heads.peagle import ParallelDrafter
+            from foreword.draft.heads.eagle_parallel import ParallelDrafter
 
             make = ParallelDrafter
         drafter = make(head, target)
@@ -73,7 +73,10 @@ class EagleDrafter(HeadDrafter):
         return drafter
 
 
-def executor_for(head: EagleHead, target: Model) -> "TorchEagle | NativeEagle":
+def executor_for(
+    head: EagleHead,
+    target: Model,
+) -> "TorchEagle | NativeEagle":
     """Return what computes a head: C where it can."""
     head.eval().requires_grad_(False)
     if unsupported(head, target):
@@ -116,7 +119,8 @@ class TorchEagle(TorchHead):
         before = padded(torch.cat(inputs))
         embedded = self._embed(packed[:1]).to(before.dtype)
         attends = [partial(attended, layer.self_attn) for layer in self._head.stack]
-        hidden = self._head(embedded, before[None], packed[1:], *attends)[0]
+        places = packed[1:]
+        hidden = self._head(embedded, before[None], places, *attends)[0]
         logits = self._head.logits(padded(hidden[rows.kept]))
         return logits[: len(rows.kept)], hidden[: len(rows.tokens)]
 
@@ -167,7 +171,8 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
         return reason
     if head.config.window is not None:
         return "its layers have a sliding window"
-    reasons = (unfit(head.config.llama, one, head.lm_head) for one in head.stack)
+    llama = head.config.llama
+    reasons = (unfit(llama, layer, head.lm_head) for layer in head.stack)
     return next(filter(None, reasons), None)
 
 

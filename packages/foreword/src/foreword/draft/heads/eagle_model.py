@@ -2,9 +2,8 @@
 2025, arXiv 2503.01840); several in P-EAGLE (arXiv 2602.01469).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -71,7 +70,8 @@ class _Attention(nn.Module):
         heads = config.num_attention_heads
         kv_heads = config.num_key_value_heads or config.num_attention_heads
         self.dim = config.head_dim or config.hidden_size // heads
-        wide, bias = config.hidden_size * (2 - (number > 0)), config.attention_bias
+        wide, bias = config.hidden_size, config.attention_bias
+        wide *= 1 if number else 2
         self.q_proj = nn.Linear(wide, heads * self.dim, bias=bias)
         self.k_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
         self.v_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
@@ -134,17 +134,14 @@ class EagleHead(nn.Module):
             else None
         )
         self.fc = nn.Linear(wide, size, bias=False)
-        self.midlayer, *others = (
+        self.stack = [
             _Layer(llama, number, head_norms=config.head_norms)
             for number in range(llama.num_hidden_layers)
-        )
-        names = map(str, range(1, llama.num_hidden_layers))
-        self.layers = nn.ModuleDict(dict(zip(names, others, strict=True)))
-        self.mask_hidden = (
-            None
-            if config.mask is None
-            else nn.Parameter(torch.zeros(wide, dtype=torch.float32))
-        )
+        ]
+        self.midlayer, others = self.stack[0], enumerate(self.stack[1:], 1)
+        self.layers = nn.ModuleDict({str(place): layer for place, layer in others})
+        state = torch.zeros(wide, dtype=torch.float32)
+        self.mask_hidden = None if config.mask is None else nn.Parameter(state)
         self.norm = LlamaRMSNorm(size, llama.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.draft_vocab, bias=False)
         self.embed_tokens = (
@@ -153,11 +150,6 @@ class EagleHead(nn.Module):
         self.rotary = LlamaRotaryEmbedding(llama)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab, dtype=torch.int64))
         self.register_buffer("t2d", torch.arange(llama.vocab_size) < config.draft_vocab)
-
-    @property
-    def stack(self) -> list[_Layer]:
-        """All layers; only P-EAGLE has more than one."""
-        return [self.midlayer, *cast("Iterable[_Layer]", self.layers.values())]
 
     @property
     def tokens(self) -> Int[Tensor, "draft_vocab"]:
@@ -205,10 +197,11 @@ class EagleHead(nn.Module):
         )
         states = states + attended
         states = states + layer.mlp(layer.post_attention_layernorm(states))
-        for other, attending in zip(self.stack[1:], attends, strict=True):
-            own = other.input_layernorm(states)
-            states = states + other.self_attn(own, angles, attending)
-            states = states + other.mlp(other.post_attention_layernorm(states))
+        for layer, attend_in in zip(self.stack[1:], attends, strict=True):
+            normed = layer.input_layernorm(states)
+            states = states + layer.self_attn(normed, angles, attend_in)
+            normed = layer.post_attention_layernorm(states)
+            states = states + layer.mlp(normed)
         return self.norm(states) if config.norm_output else states
 
     def normed(

@@ -132,15 +132,19 @@ def _is_speculators(checkpoint: Checkpoint) -> bool:
     return checkpoint.config.get("speculators_model_type") in (KIND, PARALLEL)
 
 
-def _mask_token(checkpoint: Checkpoint, vocab: int) -> int:
+def _mask_token(
+    checkpoint: Checkpoint,
+    vocab: int,
+) -> int:
     """Return the mask token of P-EAGLE. Raises ModelError without a valid one."""
     keys = ("mask_token_id", *MASK_TOKENS)
     masks = (checkpoint.config.get(key) for key in keys)
     mask = next((mask for mask in masks if mask is not None), None)
     if type(mask) is not int or not 0 <= mask < vocab:
         raise ModelError(
-            f"cannot load {checkpoint.source}: it has {MASK_STATE}, but its mask token "
-            f"({', '.join(keys)}) is {mask!r}. Name one of its {vocab} tokens"
+            f"cannot load {checkpoint.source}: it has "
+            f"{MASK_STATE}, but its mask token ({', '.join(keys)}) is {mask!r}. "
+            f"Name one of its {vocab} tokens"
         )
     return mask
 
@@ -252,8 +256,9 @@ def _window(checkpoint: Checkpoint) -> int | None:
     kinds, size = config.get("layer_types"), config.get("sliding_window")
     if len(set(kinds or ())) > 1:
         raise ModelError(
-            f"cannot load {checkpoint.source}: only some of its layers have a sliding "
-            f"window ({kinds}), which is not supported. Choose another head"
+            f"cannot load {checkpoint.source}: "
+            f"only some of its layers have a sliding window ({kinds}), "
+            "which is not supported. Choose another head"
         )
     slides = SLIDING in kinds if kinds else config.get("use_sliding_window")
     return size if slides and type(size) is int else None

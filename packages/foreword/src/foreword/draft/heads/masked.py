@@ -7,7 +7,7 @@ Provides its layers, its config and its export to other engines.
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar, TypeVar, cast
@@ -17,10 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.export_layout import (
-    SGLANG,
     SPECULATORS,
     VERSION,
-    VLLM,
     ExportLayout,
     command,
     proposals,
@@ -33,7 +31,7 @@ from foreword.draft.heads.loading import (
     check_kind,
     check_tokens,
 )
-from foreword.draft.heads.reach import EVERYTHING, Reach
+from foreword.draft.heads.reach import Reach
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -95,7 +93,7 @@ class Layout:
     """Layers of the target; 0 = unknown."""
     draft_vocab: int = 0
     """Tokens that the head's own LM head knows; 0 = it uses the target's."""
-    reach: Reach = EVERYTHING
+    reach: Reach = field(default_factory=Reach)
 
     @property
     def draft_tokens(self) -> int:
@@ -272,7 +270,7 @@ class MaskedHead(TrainedHead, nn.Module):
             )
         if not layout.reach.ordinary and engine == SPECULATORS:
             what = f"a head with sliding or causal layers ({checkpoint.source})"
-            raise unsupported_engine(what, engine, (VLLM, SGLANG))
+            raise unsupported_engine(what, engine)
         check_fits(checkpoint.source, head, target)
         exported = replace(
             head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source

@@ -138,7 +138,8 @@ class TorchLayers(Packing):
 
         numbers = [packed.tokens, packed.positions]
         tokens, positions = torch.tensor(numbers, device=self._device)
-        x = self.head.embedding_scale * self.target.embed(tokens).to(self.target.dtype)
+        x = self.target.embed(tokens)
+        x = self.head.embedding_scale * x.to(self.target.dtype)
         return self.head(x, positions, attend)
 
 
@@ -154,7 +155,10 @@ def _attention(
     if mask is not None:
         mask = mask.repeat(heads // keys.shape[1], 1)
     out = F.scaled_dot_product_attention(
-        folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None], mask
+        folded,
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
+        mask,
     )
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
@@ -163,7 +167,7 @@ def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
     reach = head.layout.reach
     if not (reach.ordinary or reach.in_order):
-        return "some of its layers have a window, and some attend both ways"
+        return "its layers have windows, and some attend both ways"
     if any(type(layer) is not Layer for layer in head.layers):
         return "its layers have convolutions"
     embedding = target.hf.get_input_embeddings()
@@ -186,9 +190,10 @@ class NativeLayers(NativeHead):
         embedding: Any = target.hf.get_input_embeddings()
         self._hidden_norm = self.norm(head.hidden_norm)
         model = self.lay_out(head, [*head.layers], sizes, embedding)
-        for number, (window, _) in enumerate(head.layout.reach.layers):
+        reach = head.layout.reach
+        for number, (window, _) in enumerate(reach.layers):
             model.layer[number].window = window
-        self._mutual = int(head.layout.reach.ordinary)
+        self._mutual = int(reach.ordinary)
         self.describe(model, embedding.num_embeddings)
 
     def store(

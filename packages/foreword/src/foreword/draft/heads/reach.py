@@ -28,7 +28,10 @@ class Reach:
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any], about: Mapping[str, Any], source: str
+        cls,
+        config: Mapping[str, Any],
+        about: Mapping[str, Any],
+        source: str,
     ) -> "Reach":
         """Read config.json; `about`: the part of it that describes the layers.
 
@@ -85,7 +88,11 @@ class Reach:
         }
 
     def mask(
-        self, layer: int, rows: int, keys: int, device: torch.device
+        self,
+        layer: int,
+        rows: int,
+        keys: int,
+        device: torch.device,
     ) -> Bool[Tensor, "rows keys"] | None:
         """Return the keys that the last `rows` tokens attend to; None for all."""
         if self.ordinary:
@@ -95,7 +102,3 @@ class Reach:
         distances = key[-rows:, None] - key
         seen = distances < (window or keys)
         return seen & (distances >= 0) if causal else seen
-
-
-EVERYTHING = Reach()
-"""Every row attends to the whole text and its block."""

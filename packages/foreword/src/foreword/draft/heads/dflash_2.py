@@ -28,27 +28,40 @@ class Convolution(nn.Module):
     input decides the kernels of both.
     """
 
-    def __init__(self, hidden: int, taps: int, group: int, block: int) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        taps: int,
+        group: int,
+        block: int,
+    ) -> None:
         super().__init__()
-        self._shape, self._block = (2, taps, hidden // group), block
-        self._group = group
-        self.base_kernel = nn.Parameter(
-            torch.zeros(2, taps, hidden, dtype=torch.float32)
-        )
+        self._shape = (2, taps, hidden // group)
+        self._group, self._block = group, block
+        kernel = torch.zeros(2, taps, hidden, dtype=torch.float32)
+        self.base_kernel = nn.Parameter(kernel)
         wide = 2 * taps * (hidden // group)
         self.kernel_projection = nn.Linear(hidden, wide, bias=False)
 
     def forward(self, x: Rows) -> tuple[Rows, Callable[[Rows], Rows]]:
         """Return the convolved input of a sublayer, and what convolves its output."""
         delta = self.kernel_projection(x).unflatten(-1, self._shape)
-        kernels = self.base_kernel + delta.repeat_interleave(self._group, -1)
-        return self._over(kernels[:, 0], x), partial(self._over, kernels[:, 1])
+        delta = delta.repeat_interleave(self._group, -1)
+        first, last = (self.base_kernel + delta).unbind(1)
+        return self._over(first, x), partial(self._over, last)
 
-    def _over(self, kernel: Float[Tensor, "rows taps hidden"], x: Rows) -> Rows:
-        blocks = x.unflatten(0, (-1, self._block))
-        taps = range(kernel.shape[1])
-        before = [F.pad(blocks, (0, 0, tap, 0))[:, : self._block] for tap in taps]
-        return (torch.stack(before, 2).flatten(0, 1) * kernel).sum(1)
+    def _over(
+        self,
+        kernel: Float[Tensor, "rows taps hidden"],
+        x: Rows,
+    ) -> Rows:
+        block = self._block
+        blocks = x.unflatten(0, (-1, block))
+        taps = [
+            F.pad(blocks, (0, 0, tap, 0))[:, :block] for tap in range(kernel.shape[1])
+        ]
+        rows = torch.stack(taps, 2).flatten(0, 1)
+        return (rows * kernel).sum(1)
 
 
 class ConvolvedLayer(Layer):
@@ -57,27 +70,40 @@ class ConvolvedLayer(Layer):
     def __init__(self, layout: Layout, taps: int, group: int) -> None:
         super().__init__(layout.sizes)
         sizes = (layout.sizes.hidden_size, taps, group, layout.block)
-        self.attention_conv, self.mlp_conv = Convolution(*sizes), Convolution(*sizes)
+        self.attention_conv = Convolution(*sizes)
+        self.mlp_conv = Convolution(*sizes)
 
-    def forward(self, number: int, x: Rows, angles: Angles, attend: Attend) -> Rows:
-        own, finish = self.attention_conv(self.input_layernorm(x))
-        x = x + finish(self.self_attn(number, own, angles, attend))
-        own, finish = self.mlp_conv(self.post_attention_layernorm(x))
-        return x + finish(self.mlp(own))
+    def forward(
+        self,
+        number: int,
+        x: Rows,
+        angles: Angles,
+        attend: Attend,
+    ) -> Rows:
+        normed = self.input_layernorm(x)
+        inner, finish = self.attention_conv(normed)
+        inner = self.self_attn(number, inner, angles, attend)
+        x = x + finish(inner)
+        normed = self.post_attention_layernorm(x)
+        inner, finish = self.mlp_conv(normed)
+        return x + finish(self.mlp(inner))
 
 
 class Selector(nn.Module):
     """Low-rank scores of a token after another, given a row's hidden state."""
 
-    def __init__(self, vocab: int, hidden: int, rank: int, top: int) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        rank: int,
+        top: int,
+    ) -> None:
         super().__init__()
         self.rank, self.top = rank, min(top, vocab)
-        self.predecessor_codebook = nn.Parameter(
-            torch.zeros(vocab, rank, dtype=torch.float32)
-        )
-        self.successor_codebook = nn.Parameter(
-            torch.zeros(vocab, rank, dtype=torch.float32)
-        )
+        table = torch.zeros(vocab, rank, dtype=torch.float32)
+        self.predecessor_codebook = nn.Parameter(table)
+        self.successor_codebook = nn.Parameter(table.clone())
         self.hidden_projection = nn.Linear(hidden, rank, bias=False)
 
 
@@ -88,13 +114,18 @@ class DFlash2Head(MaskedHead):
     ARCHITECTURES = ("DFlash2DraftModel",)
     FIRST_ROW = False
 
-    def __init__(self, layout: Layout, parts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        parts: Mapping[str, Any],
+    ) -> None:
         """`parts`: the keys of its config."""
         super().__init__(layout)
         sizes = layout.sizes
-        kernel = parts["conv_kernel_size"], parts["conv_group_size"]
+        taps = parts["conv_kernel_size"]
+        group = parts["conv_group_size"]
         self.layers = nn.ModuleList(
-            ConvolvedLayer(layout, *kernel) for _ in range(sizes.num_hidden_layers)
+            ConvolvedLayer(layout, taps, group) for _ in range(sizes.num_hidden_layers)
         )
         self.candidate_selector = Selector(
             sizes.vocab_size,
@@ -107,8 +138,13 @@ class DFlash2Head(MaskedHead):
         self.logit_cap = float(parts.get("final_logit_softcapping") or 0)
 
     @classmethod
-    def filled(cls, checkpoint: Checkpoint, layout: Layout) -> "DFlash2Head":
-        return checkpoint.filled(partial(cls, layout, entries(checkpoint.config)))
+    def filled(
+        cls,
+        checkpoint: Checkpoint,
+        layout: Layout,
+    ) -> "DFlash2Head":
+        parts = entries(checkpoint.config)
+        return checkpoint.filled(partial(cls, layout, parts))
 
 
 class DFlash2Blocks(MaskedBlocks):
@@ -128,8 +164,9 @@ class DFlash2Blocks(MaskedBlocks):
         if cap > 0:
             logits = cap * (logits / cap).tanh()
         rows = padded(hidden.to(self.target.dtype))
-        read = self._selector.hidden_projection(rows)[: len(hidden)]
-        return torch.cat([logits, read.float()], -1)
+        state = self._selector.hidden_projection(rows)
+        state = state[: len(hidden)].float()
+        return torch.cat([logits, state], -1)
 
     @torch.inference_mode()
     def after(
@@ -138,13 +175,16 @@ class DFlash2Blocks(MaskedBlocks):
         """Return the logits of each row's candidates, with the selector's scores; all
         others are -inf.
         """
-        one = self._selector
-        logits, read = distributions.split([self.target.vocab, one.rank], -1)
-        found, ids = logits.topk(one.top)
+        selector = self._selector
+        sides = [self.target.vocab, selector.rank]
+        logits, state = distributions.split(sides, -1)
+        best, ids = logits.topk(selector.top)
         before = torch.tensor(tokens, device=logits.device)
-        context = one.predecessor_codebook[before].float() * read
-        scores = (context[:, None] * one.successor_codebook[ids].float()).sum(-1)
-        return torch.full_like(logits, -torch.inf).scatter(1, ids, found + scores)
+        before = selector.predecessor_codebook[before].float()
+        after = selector.successor_codebook[ids].float()
+        best = best + ((before * state)[:, None] * after).sum(-1)
+        nothing = torch.full_like(logits, -torch.inf)
+        return nothing.scatter(1, ids, best)
 
 
 class DFlash2Drafter(BlockDrafter):
