@@ -53,6 +53,14 @@ def made(kind: str, folder: Path) -> str:
         more[projection] = 0.1 * torch.randn(16, size)
     if kind == "p-eagle":
         more["mask_hidden"] = torch.zeros(1, 1, head.tensors["fc.weight"].shape[1])
+        changes = {**changes, "num_hidden_layers": 2}
+        for name in head.tensors:
+            if name.startswith("midlayer.") and "hidden_norm" not in name:
+                own = head.tensors[name]
+                wide = own.dim() == 2 and own.shape[1] == 2 * size
+                small = 0.1 if "o_proj" in name or "down" in name else 1
+                own = small * (own[:, size:] if wide else own)
+                more[name.replace("midlayer", "layers.1")] = own
     Checkpoint("", {**head.config, **changes}, {**head.tensors, **more}).write(folder)
     return base
 
