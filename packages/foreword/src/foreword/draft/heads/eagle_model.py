@@ -55,6 +55,8 @@ class EagleConfig:
     """Norms over each query and key, before they are rotated (Qwen3)."""
     window: int | None = None
     """Tokens that the layers attend to; None for all."""
+    layers: int = 1
+    """Only heads of P-EAGLE have more."""
     mask: int | None = None
     """Mask token id of a head that drafts all tokens in one forward (P-EAGLE)."""
     draft_tokens: int = 0
@@ -136,7 +138,7 @@ class EagleHead(nn.Module):
         self.fc = nn.Linear(wide, size, bias=False)
         self.stack = [
             _Layer(llama, number, head_norms=config.head_norms)
-            for number in range(llama.num_hidden_layers)
+            for number in range(config.layers)
         ]
         self.midlayer, others = self.stack[0], enumerate(self.stack[1:], 1)
         self.layers = nn.ModuleDict({str(place): layer for place, layer in others})

@@ -45,6 +45,7 @@ DEPTHS = 8
 """Draft tokens of such a head whose config names none (default of speculators)."""
 LAYER_TYPES = ("llama", "qwen3")
 """Decoder layers of heads; qwen3 is llama with norms over queries and keys."""
+LAYERS = "num_hidden_layers"
 IDS, ENGINE = "eagle_aux_hidden_state_layer_ids", "eagle_config"
 EMBEDDINGS, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -85,6 +86,7 @@ def read(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
         llama=llama,
         mask=_mask_token(checkpoint, llama.vocab_size) if parallel else None,
         draft_tokens=_depths(checkpoint) if parallel else 0,
+        layers=_layer(checkpoint).get(LAYERS, 1),
         states=_states(checkpoint, layer_count(about)),
         target_hidden=about.hidden_size,
         draft_vocab=len(_matrix(checkpoint, LM_HEAD)),
@@ -223,7 +225,8 @@ def _layer_config(checkpoint: Checkpoint) -> LlamaConfig:
             f"its layer type {kind!r} is not supported. "
             f"Choose a head with a layer of {' or '.join(LAYER_TYPES)}"
         )
-    layers = config.get("num_hidden_layers", 1)
+    layers, most = config.get(LAYERS, 1), len(checkpoint.tensors)
+    checkpoint.check_most(LAYERS, layers, most, "the number of its tensors")
     if layers != 1 and MASK_STATE not in checkpoint.tensors:
         raise ModelError(
             f"cannot load {source}: it has {layers} layers "
