@@ -77,6 +77,8 @@ def test_head_keeps_the_contract_and_changes_no_text(kind, tmp_path):
     ("kind", "engine", "says"),
     [
         ("window", "speculators", "sliding or causal layers"),
+        ("jetspec", "llama.cpp", "sliding or causal layers"),
+        ("p-eagle", "llama.cpp", "a mask token"),
         ("dflash2", "vllm", r"its config names \['DFlash2DraftModel'\]"),
         ("p-eagle", "vllm", "a mask token"),
     ],

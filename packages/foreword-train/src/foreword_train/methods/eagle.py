@@ -165,6 +165,7 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
         **{name: getattr(config, name) for name in FLAGS[2:]},
         "norms of queries and keys": config.head_norms,
         "a sliding window": config.window is not None,
+        "a mask token (P-EAGLE)": config.mask is not None,
         "MLP biases": llama.mlp_bias,
         f"{count} hidden states": count != 3,
     }

@@ -277,6 +277,7 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
         features={
             "sample_from_anchor": anchored and not kind.FIRST_ROW,
             "a confidence head that reads no token": unmarked,
+            "sliding or causal layers": not layout.reach.ordinary,
         },
         start=command(kind.METHOD, layout.draft_tokens, target),
     )
