@@ -68,8 +68,10 @@ def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
     head = load(options.draft, context.target.config)
     if head.config.mask is not None:
         raise InvalidRequest(
-            f"cannot train on from {options.draft}: it drafts all tokens in one "
-            "forward (P-EAGLE). Choose a head of EAGLE-3, or begin a new one"
+            f"cannot train on from {options.draft}: "
+            "it drafts all tokens in one forward "
+            "(P-EAGLE). Choose a head of EAGLE-3, "
+            "or begin a new one"
         )
     size = head.config.llama.hidden_size
     if options.feature and size != head.config.target_hidden:
