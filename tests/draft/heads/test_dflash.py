@@ -1,6 +1,8 @@
 """The head computes what its definition says, and its folders are those of others."""
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ import folders
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashBlocks, DFlashDrafter, DFlashHead
 from foreword.draft.heads.masked import Layout
+from foreword.draft.heads.masked_runtime import NativeLayers
+from foreword.draft.heads.reach import Reach
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.native.forward import reason
 from running import draft, target
 from tiny_sizes import FULL, SLIDING, sizes
 
@@ -22,9 +27,10 @@ SIZES = sizes(
     384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
 )
 BLOCK, MASK, STATES = 4, 3, (2, 5)
+BOTH = ("float32", "bfloat16")
 
 
-def head(**changes: object) -> DFlashHead:
+def head(reach: Reach | None = None, **changes: object) -> DFlashHead:
     torch.manual_seed(0)
     made = DFlashHead(
         Layout(
@@ -34,6 +40,7 @@ def head(**changes: object) -> DFlashHead:
             MASK,
             sample_from_anchor=False,
             depth=8,
+            reach=reach or Reach(),
         )
     )
     for parameter in made.parameters():
@@ -47,7 +54,12 @@ def folder(tmp_path) -> Path:
     return tmp_path / "head"
 
 
-def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor:
+def defined(
+    made: DFlashHead,
+    states: torch.Tensor,
+    anchor: int,
+    unseen: Callable[[int, int, int], bool] = lambda layer, row, key: False,
+) -> torch.Tensor:
     """The logits of a block after a text with target `states`, head by head."""
     context = made.hidden_norm(F.linear(states, made.fc.weight))
     x = target().embed(torch.tensor([anchor] + [MASK] * (BLOCK - 1)))
@@ -61,7 +73,11 @@ def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor
         half = torch.cat([-rows[:, 16:], rows[:, :16]], -1)
         return rows * cos[where] + half * sin[where]
 
-    for layer in made.layers:
+    for depth, layer in enumerate(made.layers):
+        places = range(length + BLOCK)
+        hidden = torch.tensor(
+            [[unseen(depth, row, key) for key in places] for row in places[length:]]
+        )
         own, attention = layer.input_layernorm(x), layer.self_attn
         seen = torch.cat([context, own])
         outs = []
@@ -76,6 +92,7 @@ def defined(made: DFlashHead, states: torch.Tensor, anchor: int) -> torch.Tensor
                 @ turned(key, slice(None)).T
                 / 32**0.5
             )
+            scores = scores.masked_fill(hidden, -torch.inf)
             outs.append(scores.softmax(-1) @ value)
         x = x + torch.cat(outs, -1) @ attention.o_proj.weight.T
         x = x + layer.mlp(layer.post_attention_layernorm(x))
@@ -105,6 +122,49 @@ def test_a_block_is_what_the_definition_says_in_every_round():
                 rtol=1e-4,
             )
         shown = upto
+
+
+MIXED = {"layer_types": [SLIDING, FULL], "sliding_window": 9}
+ALL = {"layer_types": [SLIDING, SLIDING], "sliding_window": 9}
+LATER = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+JETSPEC = {"mask_token_id": MASK, "target_layer_ids": [1, 4], "causal_head": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "windows", "causal", "in_c"),
+    [
+        (MIXED, (9, 0), (True, False), False),
+        ({**MIXED, "is_causal": False}, (9, 0), (False, False), False),
+        ({**MIXED, "is_causal": True}, (9, 0), (True, True), True),
+        (ALL, (9, 9), (True, True), True),
+        (LATER, (0, 9), (False, True), False),
+        ({"dflash_config": JETSPEC}, (0, 0), (True, True), True),
+    ],
+)
+@torch.inference_mode()
+def test_layers_attend_to_what_the_config_says(folder, config, windows, causal, in_c):
+    folders.change(folder, config, {})
+    made = DFlashHead.read(Checkpoint.read(folder))
+    made.dump(torch.float32).write(folder / "again")
+    assert DFlashHead.read(Checkpoint.read(folder / "again")).layout == made.layout
+    states = torch.randn(40, 2 * 384, generator=torch.Generator().manual_seed(1))
+
+    def unseen(layer: int, row: int, key: int) -> bool:
+        far = windows[layer] and row - key >= windows[layer]
+        return bool(far or (causal[layer] and key > row))
+
+    blocks = {dtype: DFlashBlocks(copy.deepcopy(made), target(dtype)) for dtype in BOTH}
+    for end, start in ((5, 0), (30, 5), (40, 30)):
+        wanted = defined(made, states[:end], 100 + end, unseen)
+        ask = BlockRequest(7, 100 + end, states[start:end], start)
+        for dtype, one in blocks.items():
+            if start == 0:
+                one.open(7, 64)
+            found = one.compute([ask])[0].float()
+            error = (found - wanted).pow(2).mean().sqrt() / wanted.std()
+            assert error < (1e-4 if dtype == "float32" else 0.03)
+    executor = blocks["bfloat16"].executor
+    assert isinstance(executor, NativeLayers) == (in_c and reason() is None)
 
 
 def test_tensors_and_config_are_those_of_the_published_layout(folder):

@@ -145,7 +145,7 @@ def test_the_layout_of_speculators_is_read_too(folder, head, target):
         ({"num_hidden_layers": 2}, r"has 2 layers \(num_hidden_layers"),
         ({"model_type": "gemma2"}, "layer type 'gemma2' is not supported"),
         ({"draft_vocab_size": 100}, "is 100, and its lm_head.weight has 200 rows"),
-        ({"speculators_model_type": "peagle", "architectures": []}, r"\['peagle'\]"),
+        ({"speculators_model_type": "xpress", "architectures": []}, r"\['xpress'\]"),
         (
             {
                 "rope_parameters": {

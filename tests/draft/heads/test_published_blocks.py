@@ -19,7 +19,7 @@ from foreword.model import Model
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.registry import DSparkOptions, MedusaOptions
 from pair import VOCAB, llama
-from recorded_heads import checkpoint
+from recorded_heads import checkpoint, recorded, weight
 from running import DTYPE, shelf
 from running import target as shipped
 
@@ -52,6 +52,27 @@ def test_a_recorded_head_drafts_from_its_own_vocabulary(name, vocab, tmp_path):
     assert possible.sum(1).tolist() == [vocab] * drafter.deep
     if vocab != VOCAB:
         assert not possible[:, 1::2].any(), "the draft vocabulary is every second token"
+
+
+def test_candidates_of_dflash2_are_those_of_the_publisher(tmp_path):
+    record = recorded("speculators_dflash2")
+    checkpoint("speculators_dflash2").write(tmp_path)
+    model = llama(0, layers=8)
+    words = model.get_input_embeddings().weight  # tied to the LM head
+    words.data.copy_(weight("embed_tokens.weight", [VOCAB, 32], "float32"))
+    assert default_method(tmp_path) == "dflash"
+    drafter = method("dflash").load(tmp_path, Model(model), None)
+    states = torch.randn(1, 15, 96, generator=torch.Generator().manual_seed(3))
+    drafter.blocks.open(1, 32)
+    for start, end in ((0, 4), (4, 10)):
+        ask = BlockRequest(1, record["before"][0], states[0, start:end], start)
+        drafter.blocks.queue(ask)
+        rows = drafter.blocks.block(1)
+    found = drafter.blocks.after(rows, record["before"])
+    for row, candidates in zip(found, record["candidates"], strict=True):
+        assert row.isfinite().nonzero().flatten().tolist() == [i for i, _ in candidates]
+        expected = torch.tensor([score for _, score in candidates])
+        torch.testing.assert_close(row[row.isfinite()], expected, atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["dspark", "dflash"])
@@ -158,7 +179,7 @@ def test_layers_that_a_flat_config_leaves_out_are_the_default(flat):
             {"dflash_config": {"mask_token_id": 3, "projector_type": "domino"}},
             "projector_type in its config.json is 'domino'",
         ),
-        ({"layer_types": ["sliding_attention"] * 2}, "have a sliding window"),
+        ({"layer_types": ["sliding_attention"] * 2}, "sliding window of its 2 layers"),
         ({"num_target_layers": 12}, "num_target_layers is 12 there"),
     ],
 )
@@ -168,7 +189,7 @@ def test_a_head_of_another_kind_or_target_is_refused(flat, values, says):
         method("dflash").load(flat, Model(llama(0, layers=8)), None)
 
 
-@pytest.mark.parametrize("kind", ["peagle", "PEagleDraftModel", "dflash2"])
+@pytest.mark.parametrize("kind", ["xpress", "DominoDraftModel"])
 def test_a_kind_that_no_method_runs_is_refused_by_name(kind, tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"architectures": [kind], "draft_vocab_size": 100})

@@ -61,6 +61,27 @@ def test_logits_are_those_of_the_publisher(name, target, tmp_path):
     )
 
 
+def test_a_head_of_p_eagle_drafts_all_tokens_in_one_forward(target, tmp_path):
+    checkpoint("speculators_peagle").write(tmp_path)
+    assert default_method(tmp_path) == "eagle"
+    drafter = EagleDrafter.load(tmp_path, target, None)
+    tokens = torch.randint(VOCAB, (16,), generator=torch.Generator().manual_seed(1))
+    states = torch.randn(1, 15, 96, generator=torch.Generator().manual_seed(3))
+    text = tokens.tolist()
+    blocks = drafter.blocks
+    reader = blocks.model
+    reader.open(1, 64)
+    reader.target_states.add(1, 0, states[0, :ROWS])
+    reader.read([Read(1, 0, text[1:6], keep=0)])
+    for _ in range(2):  # masks are not kept
+        blocks.queue(blocks.masked(Read(1, 5, text[6 : ROWS + 1]), 4))
+        found = blocks.block(1)
+    expected = torch.tensor(recorded("speculators_peagle")["logits"])
+    assert drafter.deep == len(expected) == len(found)
+    assert not torch.isfinite(found[:, 1::2]).any(), "every second token is drafted"
+    torch.testing.assert_close(found[:, :12:2], expected, atol=2e-4, rtol=1e-3)
+
+
 def answered(folder: Path) -> list[tuple[list[int], int, int]]:
     """Return the tokens of some answers, with the draft tokens and accepted ones."""
     drafter = EagleDrafter.load(folder, shipped(DTYPE), None)

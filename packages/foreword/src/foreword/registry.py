@@ -206,23 +206,25 @@ OF_CHECKPOINT = "mtp"
 EARLY_EXIT = "layers"
 """Method of a target that drafts with its own first layers."""
 HEAD_METHODS: dict[str, str] = {
-    **dict.fromkeys(("LlamaForCausalLMEagle3", "eagle3", "draft_vocab_size"), "eagle"),
-    **dict.fromkeys(("DFlashDraftModel", "dflash"), "dflash"),
-    **dict.fromkeys(("Qwen3DSparkModel", "DSparkDraftModel", "dspark"), "dspark"),
-    **dict.fromkeys(
-        ("MtpModel", "Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
-        "mtp",
-    ),
-    **dict.fromkeys(("MedusaModel", "medusa_num_heads"), "medusa"),
-    **dict.fromkeys(("pard_token", "ptd_token_id"), "pard"),
+    kind: method
+    for method, kinds in {
+        "eagle": "LlamaForCausalLMEagle3 eagle3 PEagleDraftModel peagle "
+        "draft_vocab_size",
+        "dflash": "DFlashDraftModel dflash DFlash2DraftModel dflash2",
+        "dspark": "Qwen3DSparkModel DSparkDraftModel dspark",
+        "mtp": "MtpModel Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",
+        "medusa": "MedusaModel medusa_num_heads",
+        "pard": "pard_token ptd_token_id",
+    }.items()
+    for kind in kinds.split()
 }
 """Kind of a trained head, or key of a mask token, from its config -> its method."""
 HEAD_KEYS = "medusa_num_heads draft_vocab_size".split()  # of heads that name no kind
 HEAD_FILES = "medusa_lm_head.safetensors medusa_lm_head.pt".split()
 """Files of weights that heads have beside the usual ones."""
 OTHER_HEADS = (
-    "DFlash2DraftModel DominoDraftModel Eagle3DeepseekV2ForCausalLM PEagleDraftModel "
-    "GptOssForCausalLMEagle3 LlamaForCausalLMEagle dflash2 eagle mtp peagle xpress"
+    "DominoDraftModel Eagle3DeepseekV2ForCausalLM "
+    "GptOssForCausalLMEagle3 LlamaForCausalLMEagle eagle mtp xpress"
 ).split()
 """Published kinds of heads that no method runs."""
 

@@ -66,6 +66,13 @@ def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
     if not options.draft:
         return new(context, options)
     head = load(options.draft, context.target.config)
+    if head.config.mask is not None:
+        raise InvalidRequest(
+            f"cannot train on from {options.draft}: "
+            "it drafts all tokens in one forward "
+            "(P-EAGLE). Choose a head of EAGLE-3, "
+            "or begin a new one"
+        )
     size = head.config.llama.hidden_size
     if options.feature and size != head.config.target_hidden:
         raise InvalidRequest(
@@ -160,6 +167,7 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
         **{name: getattr(config, name) for name in FLAGS[2:]},
         "norms of queries and keys": config.head_norms,
         "a sliding window": config.window is not None,
+        "a mask token (P-EAGLE)": config.mask is not None,
         "MLP biases": llama.mlp_bias,
         f"{count} hidden states": count != 3,
     }

@@ -129,11 +129,16 @@ Head = TypeVar("Head", bound=MaskedHead)
 
 
 def trainable(head: Head, source: str | Path) -> Head:
-    """Return a read head, float32, or InvalidRequest for a reduced vocabulary."""
-    if head.layout.draft_vocab:
+    """Return a read head, float32, or InvalidRequest for a reduced vocabulary or layers
+    that do not attend to all.
+    """
+    reason = "a reduced vocabulary" if head.layout.draft_vocab else ""
+    if not head.layout.reach.ordinary:
+        reason = "sliding or causal layers"
+    if reason:
         raise InvalidRequest(
-            f"cannot train on from {source}: it has a reduced vocabulary, and heads "
-            "are trained with the target's. Begin a new one without --draft"
+            f"cannot train on from {source}: it has {reason}, which training does not "
+            "support. Begin a new one without --draft"
         )
     return head.float()
 
@@ -272,6 +277,7 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
         features={
             "sample_from_anchor": anchored and not kind.FIRST_ROW,
             "a confidence head that reads no token": unmarked,
+            "sliding or causal layers": not layout.reach.ordinary,
         },
         start=command(kind.METHOD, layout.draft_tokens, target),
     )

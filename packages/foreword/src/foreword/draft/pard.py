@@ -5,71 +5,31 @@ the next token, and mask k the token k places later. The model is a causal model
 transformers; its config names the mask token. Keys and values of masks are dropped.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
-
-from foreword.draft.heads.block import BlockPredictor
-from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
+from foreword.draft.heads.block import MaskBlockDrafter, MaskBlocks
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ModelError
-from foreword.model import HFModel, Mode, Model, Read
+from foreword.model import HFModel, Mode, Model
 from foreword.model.loading.hub import MASK_TOKENS
 from foreword.registry import OWN_METHODS
-from foreword.types import Batch, DraftTree, Request
+from foreword.types import DraftTree, Request
 
 DEEP = 12
 """Draft tokens. Longest chain from one forward: K at inference in the paper's
 experiments, where models were trained on 8 (section 4).
 """
-Block = Float[Tensor, "draft_tokens vocab"]
 
 
-class MaskBlocks(BlockPredictor[Read]):
-    """Blocks of a draft model: the logits of the last token and of masks after it."""
-
-    def __init__(self, model: Model, mask: int, missing: int = 0) -> None:
-        """`mask`: id of the mask token. `missing`: tokens that only the target has."""
-        super().__init__(model.context)
-        self.model = model
-        self.mask = mask
-        self._missing = missing
-        if supports_native_trees(model):
-            self._grower = NativeBlockTrees(model.vocab)
-
-    def masked(self, read: Read, count: int) -> Read:
-        """Return a read of the end of a text with masks after it, which keeps the
-        logits of so many draft tokens.
-        """
-        masks = [self.mask] * (count - 1)
-        tokens = read.tokens + masks
-        return replace(read, tokens=tokens, keep=count)
-
-    def compute(self, pending: Sequence[Read]) -> tuple[Block, ...]:
-        counts = [one.keep for one in pending]
-        return self.model.read(pending).split(counts)
-
-    def ahead(self, read: Read) -> Block:
-        block = self.block(read.id)
-        missing = (0, self._missing)
-        return F.pad(block, missing, value=-math.inf)
-
-    def close(self, id: int) -> None:
-        super().close(id)
-        self.model.close(id)
-
-
-class MaskedDrafter(LanguageModelDrafter):
+class MaskedDrafter(MaskBlockDrafter, LanguageModelDrafter):
     """Drafter that grows trees from the distributions of one forward per round."""
 
     about = OWN_METHODS["pard"]
     limits_head = False
 
-    def __init__(self, model: Model, vocab: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        vocab: int | None = None,
+    ) -> None:
         """Raises ModelError where the model's config has no mask token."""
         mask = mask_token(model.hf)
         missing = (vocab or model.vocab) - model.vocab
@@ -79,21 +39,8 @@ class MaskedDrafter(LanguageModelDrafter):
         plain = model.mode is Mode.PLAIN
         self.deep = 1 if plain else DEEP
 
-    def begin(
-        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
-    ) -> None:
-        for row, read in reads.items():
-            deep = self.reach(batch, batch.requests[row])
-            count = min(budget[row], deep)
-            self.blocks.queue(self.blocks.masked(read, count))
-
     def remember(self, request: Request, tree: DraftTree) -> None:
         """Keep nothing: masks were read, not these draft tokens."""
-
-    def rereads(self, request: Request) -> bool:
-        """Return False: a text without masks says nothing of what masks predict."""
-        del request
-        return False
 
 
 def mask_token(hf: HFModel) -> int:

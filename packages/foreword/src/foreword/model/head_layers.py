@@ -64,13 +64,6 @@ def sizes(config: Mapping[str, Any], source: str) -> Qwen3Config:
             f"cannot load {source}: config.json lacks {', '.join(missing)} as whole "
             "numbers above 0. Add them"
         )
-    if set(config.get("layer_types") or ()) - {"full_attention"} or config.get(
-        "use_sliding_window"
-    ):
-        raise ModelError(
-            f"cannot load {source}: some layers have a sliding window, which heads do "
-            "not support. Choose a head whose layers are all full_attention"
-        )
     options = {
         name: config[name]
         for name in (*SIZES, *OPTIONAL)

@@ -2,13 +2,15 @@
 predicts one from the target's hidden states.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -16,9 +18,10 @@ from foreword.draft.base import Source
 from foreword.draft.heads.block_native import NativeBlockTrees, supports_native_trees
 from foreword.draft.heads.loading import TrainedHead, check_fits, checkpoint_of
 from foreword.draft.heads.reader import HeadDrafter, HeadReader
+from foreword.draft.tree.drafter import ModelDrafter
 from foreword.model import Mode, Model, Read, Tokenizer
 from foreword.native.openmp import threads_for
-from foreword.types import Request
+from foreword.types import Batch, Request
 from foreword.types.growth import GrownTree, TreeRequest
 
 
@@ -161,6 +164,61 @@ class HeadBlocks(BlockPredictor[BlockRequest], HeadReader):
         self._read[name] = end
         self.queue(BlockRequest(name, request.tokens[-1], states, start))
         return Read(name, end, request.tokens[-1:])
+
+
+class MaskBlocks(BlockPredictor[Read]):
+    """Blocks of a draft model: the logits of the last token and of masks after it."""
+
+    def __init__(self, model: Any, mask: int, missing: int = 0) -> None:
+        """`model`: a Model, or a head that reads masks. `mask`: id of the mask token.
+        `missing`: tokens that only the target has.
+        """
+        super().__init__(model.context)
+        self.model = model
+        self.mask = mask
+        self._missing = missing
+        if supports_native_trees(model):
+            self._grower = NativeBlockTrees(model.vocab)
+
+    def masked(self, read: Read, count: int) -> Read:
+        """Return a read of the end of a text with masks after it, which keeps the
+        logits of so many draft tokens.
+        """
+        masks = [self.mask] * (count - 1)
+        tokens = read.tokens + masks
+        return replace(read, tokens=tokens, keep=count)
+
+    def compute(self, pending: Sequence[Read]) -> tuple[Tensor, ...]:
+        counts = [one.keep for one in pending]
+        return self.model.read(pending).split(counts)
+
+    def ahead(self, read: Read) -> Float[Tensor, "draft_tokens vocab"]:
+        block = self.block(read.id)
+        missing = (0, self._missing)
+        return F.pad(block, missing, value=-math.inf)
+
+    def close(self, id: int) -> None:
+        super().close(id)
+        self.model.close(id)
+
+
+class MaskBlockDrafter(ModelDrafter):
+    """Drafter that grows trees from the blocks of masks."""
+
+    blocks: MaskBlocks
+
+    def begin(
+        self, batch: Batch, budget: Sequence[int], reads: dict[int, Read]
+    ) -> None:
+        for row, read in reads.items():
+            deep = self.reach(batch, batch.requests[row])
+            count = min(budget[row], deep)
+            self.blocks.queue(self.blocks.masked(read, count))
+
+    def rereads(self, request: Request) -> bool:
+        """Return False: a text without masks says nothing of what masks predict."""
+        del request
+        return False
 
 
 class BlockDrafter(HeadDrafter):

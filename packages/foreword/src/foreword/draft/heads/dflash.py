@@ -4,16 +4,20 @@ tokens (arXiv 2602.06036).
 The head is in masked.py; block.py reads draft tokens from a block.
 """
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.draft.base import Source
 from foreword.draft.heads.block import BlockDrafter
 from foreword.draft.heads.loading import saved
 from foreword.draft.heads.masked import MaskedHead
 from foreword.draft.heads.masked_runtime import MaskedBlocks
-from foreword.model import Read
+from foreword.model import Model, Read, Tokenizer
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.hub import kinds
 from foreword.registry import OWN_METHODS
 
 
@@ -55,3 +59,15 @@ class DFlashDrafter(BlockDrafter):
     about = OWN_METHODS["dflash"]
     HEAD = DFlashHead
     BLOCKS = DFlashBlocks
+
+    @classmethod
+    def load(
+        cls, source: Source, target: Model, tokenizer: Tokenizer | None
+    ) -> BlockDrafter:
+        """Load a head of DFlash, or of DFlash 2."""
+        declared = kinds(source) if isinstance(source, str | Path) else ()
+        if not {"dflash2", "DFlash2DraftModel"} & set(declared):
+            return super().load(source, target, tokenizer)
+        from foreword.draft.heads.dflash_2 import DFlash2Drafter
+
+        return DFlash2Drafter.load(source, target, tokenizer)

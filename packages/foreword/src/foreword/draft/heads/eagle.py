@@ -4,7 +4,8 @@ al. 2025, arXiv 2503.01840).
 Runs the head (eagle_model.py) for many sequences at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,12 +39,7 @@ class EagleDrafter(HeadDrafter):
         """Pack the linear layers of `head` where that is faster; it is in the target's
         dtype, on its device.
         """
-        head.eval().requires_grad_(False)
-        self.executor: TorchEagle | NativeEagle = (
-            TorchEagle(head, target)
-            if unsupported(head, target)
-            else NativeEagle(head, target)
-        )
+        self.executor = executor_for(head, target)
         most = head.config.llama.max_position_embeddings
         reader = StateReader(self.executor, min(target.context, most))
         super().__init__(reader, head.config.states)
@@ -60,15 +56,32 @@ class EagleDrafter(HeadDrafter):
         source: Source,
         target: Model,
         tokenizer: Tokenizer | None,
-    ) -> "EagleDrafter":
+    ) -> HeadDrafter:
+        """Load a head; one of P-EAGLE drafts in blocks."""
         del tokenizer  # a head uses the target's tokenizer
         head = load(source, target.hf.config)
         target.check_hidden_states(head.config.states)
         nn.Module.to(head, target.device, target.dtype)
-        drafter = cls(head, target)
+        make: Callable[[EagleHead, Model], Any] = cls
+        if head.config.mask is not None:
+            from foreword.draft.heads.eagle_parallel import ParallelDrafter
+
+            make = ParallelDrafter
+        drafter = make(head, target)
         if isinstance(drafter.executor, NativeEagle):
             drafter.executor.quantize()
         return drafter
+
+
+def executor_for(
+    head: EagleHead,
+    target: Model,
+) -> "TorchEagle | NativeEagle":
+    """Return what computes a head: C where it can."""
+    head.eval().requires_grad_(False)
+    if unsupported(head, target):
+        return TorchEagle(head, target)
+    return NativeEagle(head, target)
 
 
 class TorchEagle(TorchHead):
@@ -94,18 +107,20 @@ class TorchEagle(TorchHead):
         ]
 
         def attended(
+            layer: nn.Module,
             q: Tensor,
             k: Tensor,
             v: Tensor,
         ) -> Tensor:
-            layer = self._head.midlayer.self_attn
             window = self._head.config.window
             plan = rows.plan
             return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
 
         before = padded(torch.cat(inputs))
         embedded = self._embed(packed[:1]).to(before.dtype)
-        hidden = self._head(embedded, before[None], packed[1:], attended)[0]
+        attends = [partial(attended, layer.self_attn) for layer in self._head.stack]
+        places = packed[1:]
+        hidden = self._head(embedded, before[None], places, *attends)[0]
         logits = self._head.logits(padded(hidden[rows.kept]))
         return logits[: len(rows.kept)], hidden[: len(rows.tokens)]
 
@@ -127,12 +142,13 @@ class NativeEagle(NativeHead):
         """Pack the linear layers of `head`, and drop its weights to save memory."""
         config, attention = head.config, head.midlayer.self_attn
         kv_heads = attention.k_proj.out_features // attention.dim
-        super().__init__(target, [head.rotary], kv_heads, attention.dim)
+        rotaries = [head.rotary] * len(head.stack)
+        super().__init__(target, rotaries, kv_heads, attention.dim)
         if not config.norm_output:
-            self.captured = 2  # before the last norm
+            self.captured += 1  # before the last norm
         self._before_fc = head.before_fc
         embedding = _embedding(head, target)
-        model = self.lay_out(head, [head.midlayer], config.llama, embedding)
+        model = self.lay_out(head, head.stack, config.llama, embedding)
         model.layer[0].given_norm = self.norm(head.midlayer.hidden_norm)
         model.layer[0].normed = config.norm_before_residual
         model.vocab = config.draft_vocab
@@ -154,8 +170,10 @@ def unsupported(head: EagleHead, target: Model) -> str | None:
     if reason is not None:
         return reason
     if head.config.window is not None:
-        return "its layer has a sliding window"
-    return unfit(head.config.llama, head.midlayer, head.lm_head)
+        return "its layers have a sliding window"
+    llama = head.config.llama
+    reasons = (unfit(llama, layer, head.lm_head) for layer in head.stack)
+    return next(filter(None, reasons), None)
 
 
 def _embedding(head: EagleHead, target: Model) -> Any:

@@ -138,6 +138,8 @@ def _check_engine(source: str, config: EagleConfig, engine: str) -> None:
         SGLANG: (flags | qwen | window | biases, (VLLM, SPECULATORS)),
     }
     features, others = lacks.get(engine, ({}, ()))
+    if config.mask is not None:
+        features, others = {"a mask token (P-EAGLE)": True}, ()
     if present := [name for name, has in features.items() if has]:
         raise unsupported_engine(f"{source}, which has {present[0]}", engine, others)
 

@@ -1,5 +1,5 @@
 """The EAGLE-3 head: one decoder layer that reads a target's hidden states (Li et al.
-2025, arXiv 2503.01840).
+2025, arXiv 2503.01840); several in P-EAGLE (arXiv 2602.01469).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class EagleConfig:
     """Sizes and options of a head."""
 
     llama: LlamaConfig
-    """Config of the one layer; its vocabulary is the target's."""
+    """Config of the layers; its vocabulary is the target's."""
     states: tuple[int, ...]
     """Target hidden states that the head reads, numbered as in transformers."""
     target_hidden: int
@@ -54,20 +54,26 @@ class EagleConfig:
     head_norms: bool = False
     """Norms over each query and key, before they are rotated (Qwen3)."""
     window: int | None = None
-    """Tokens that the layer attends to; None for all."""
+    """Tokens that the layers attend to; None for all."""
+    layers: int = 1
+    """Only heads of P-EAGLE have more."""
+    mask: int | None = None
+    """Mask token id of a head that drafts all tokens in one forward (P-EAGLE)."""
+    draft_tokens: int = 0
+    """Draft tokens of one forward of such a head."""
 
 
 class _Attention(nn.Module):
-    """Attention projections whose input is [embedding, hidden state]."""
+    """Attention projections; the input of layer 0 is [embedding, hidden state]."""
 
-    layer_idx = 0
-
-    def __init__(self, config: LlamaConfig, *, head_norms: bool) -> None:
+    def __init__(self, config: LlamaConfig, number: int, *, head_norms: bool) -> None:
         super().__init__()
+        self.layer_idx = number
         heads = config.num_attention_heads
         kv_heads = config.num_key_value_heads or config.num_attention_heads
         self.dim = config.head_dim or config.hidden_size // heads
-        wide, bias = 2 * config.hidden_size, config.attention_bias
+        wide, bias = config.hidden_size, config.attention_bias
+        wide *= 1 if number else 2
         self.q_proj = nn.Linear(wide, heads * self.dim, bias=bias)
         self.k_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
         self.v_proj = nn.Linear(wide, kv_heads * self.dim, bias=bias)
@@ -90,15 +96,16 @@ class _Attention(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A Llama layer whose attention also reads token embeddings."""
+    """A Llama layer; the attention of layer 0 also reads token embeddings."""
 
-    def __init__(self, config: LlamaConfig, *, head_norms: bool) -> None:
+    def __init__(self, config: LlamaConfig, number: int, *, head_norms: bool) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.self_attn = _Attention(config, head_norms=head_norms)
+        self.self_attn = _Attention(config, number, head_norms=head_norms)
         self.mlp = LlamaMLP(config)
         self.input_layernorm = LlamaRMSNorm(size, eps)
-        self.hidden_norm = LlamaRMSNorm(size, eps)
+        if number == 0:
+            self.hidden_norm = LlamaRMSNorm(size, eps)
         self.post_attention_layernorm = LlamaRMSNorm(size, eps)
 
 
@@ -129,7 +136,14 @@ class EagleHead(nn.Module):
             else None
         )
         self.fc = nn.Linear(wide, size, bias=False)
-        self.midlayer = _Layer(llama, head_norms=config.head_norms)
+        self.stack = [
+            _Layer(llama, number, head_norms=config.head_norms)
+            for number in range(config.layers)
+        ]
+        self.midlayer, others = self.stack[0], enumerate(self.stack[1:], 1)
+        self.layers = nn.ModuleDict({str(place): layer for place, layer in others})
+        state = torch.zeros(wide, dtype=torch.float32)
+        self.mask_hidden = None if config.mask is None else nn.Parameter(state)
         self.norm = LlamaRMSNorm(size, llama.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.draft_vocab, bias=False)
         self.embed_tokens = (
@@ -169,10 +183,12 @@ class EagleHead(nn.Module):
         states: Rows,
         positions: Int[Tensor, "batch row"],
         attend: Attend,
+        *attends: Attend,
     ) -> Rows:
         """Return each row's hidden state, before the final norm unless `norm_output`.
 
-        Draft tokens read it in place of the target's states.
+        Draft tokens read it in place of the target's states. `attends`: for the layers
+        after the first.
         """
         layer, config = self.midlayer, self.config
         normed = layer.hidden_norm(states)
@@ -183,6 +199,11 @@ class EagleHead(nn.Module):
         )
         states = states + attended
         states = states + layer.mlp(layer.post_attention_layernorm(states))
+        for layer, attend_in in zip(self.stack[1:], attends, strict=True):
+            normed = layer.input_layernorm(states)
+            states = states + layer.self_attn(normed, angles, attend_in)
+            normed = layer.post_attention_layernorm(states)
+            states = states + layer.mlp(normed)
         return self.norm(states) if config.norm_output else states
 
     def normed(

@@ -32,14 +32,20 @@ from foreword.model.head_layers import (
 )
 from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
+from foreword.model.loading.hub import MASK_TOKENS
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ORIGINAL, DRAFT_VOCAB = "LlamaForCausalLM", "draft_vocab_size"
 """Architecture of the original code's heads, and the key that marks a head."""
-KIND = "eagle3"
-"""Name of the method in other engines."""
+KIND, PARALLEL = "eagle3", "peagle"
+"""Names of the method in other engines, and of its kind with one forward per draft."""
+PARALLEL_KIND, MASK_STATE = "PEagleDraftModel", "mask_hidden"
+"""Architecture of such a head, and the tensor that only it has."""
+DEPTHS = 8
+"""Draft tokens of such a head whose config names none (default of speculators)."""
 LAYER_TYPES = ("llama", "qwen3")
 """Decoder layers of heads; qwen3 is llama with norms over queries and keys."""
+LAYERS = "num_hidden_layers"
 IDS, ENGINE = "eagle_aux_hidden_state_layer_ids", "eagle_config"
 EMBEDDINGS, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -75,8 +81,12 @@ def read(checkpoint: Checkpoint, target: HFConfig) -> EagleHead:
     llama, about = _layer_config(checkpoint), target.get_text_config()
     tensors = _named(checkpoint, llama.vocab_size)
     checkpoint = replace(checkpoint, tensors=tensors)
+    parallel = MASK_STATE in tensors
     config = EagleConfig(
         llama=llama,
+        mask=_mask_token(checkpoint, llama.vocab_size) if parallel else None,
+        draft_tokens=_depths(checkpoint) if parallel else 0,
+        layers=_layer(checkpoint).get(LAYERS, 1),
         states=_states(checkpoint, layer_count(about)),
         target_hidden=about.hidden_size,
         draft_vocab=len(_matrix(checkpoint, LM_HEAD)),
@@ -121,7 +131,32 @@ def _check_target(
 
 def _is_speculators(checkpoint: Checkpoint) -> bool:
     """Return whether a config has the layout of speculators."""
-    return checkpoint.config.get("speculators_model_type") == KIND
+    return checkpoint.config.get("speculators_model_type") in (KIND, PARALLEL)
+
+
+def _mask_token(
+    checkpoint: Checkpoint,
+    vocab: int,
+) -> int:
+    """Return the mask token of P-EAGLE. Raises ModelError without a valid one."""
+    keys = ("mask_token_id", *MASK_TOKENS)
+    masks = (checkpoint.config.get(key) for key in keys)
+    mask = next((mask for mask in masks if mask is not None), None)
+    if type(mask) is not int or not 0 <= mask < vocab:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: it has "
+            f"{MASK_STATE}, but its mask token ({', '.join(keys)}) is {mask!r}. "
+            f"Name one of its {vocab} tokens"
+        )
+    return mask
+
+
+def _depths(checkpoint: Checkpoint) -> int:
+    """Return the draft tokens of one forward of P-EAGLE."""
+    about = checkpoint.config.get("speculators_config") or {}
+    proposals = about.get("proposal_methods") or [{}]
+    count = proposals[0].get("speculative_tokens")
+    return count if type(count) is int and count > 0 else DEPTHS
 
 
 def _is_original(checkpoint: Checkpoint) -> bool:
@@ -180,7 +215,8 @@ def _layer_config(checkpoint: Checkpoint) -> LlamaConfig:
     of head, or a layer that is not supported.
     """
     if not _is_original(checkpoint):
-        check_kind(checkpoint, (ARCHITECTURE,), KIND)
+        kinds = (ARCHITECTURE, PARALLEL_KIND, PARALLEL)
+        check_kind(checkpoint, kinds, KIND)
     config, source = _layer(checkpoint), checkpoint.source
     kind = config.get("model_type", LAYER_TYPES[0])
     if kind not in LAYER_TYPES:
@@ -189,8 +225,9 @@ def _layer_config(checkpoint: Checkpoint) -> LlamaConfig:
             f"its layer type {kind!r} is not supported. "
             f"Choose a head with a layer of {' or '.join(LAYER_TYPES)}"
         )
-    layers = config.get("num_hidden_layers", 1)
-    if layers != 1:
+    layers, most = config.get(LAYERS, 1), len(checkpoint.tensors)
+    checkpoint.check_most(LAYERS, layers, most, "the number of its tensors")
+    if layers != 1 and MASK_STATE not in checkpoint.tensors:
         raise ModelError(
             f"cannot load {source}: it has {layers} layers "
             "(num_hidden_layers in its config.json), and heads with "
@@ -220,6 +257,12 @@ def _window(checkpoint: Checkpoint) -> int | None:
     """Return the tokens that the layer attends to; None for all."""
     config = _layer(checkpoint)
     kinds, size = config.get("layer_types"), config.get("sliding_window")
+    if len(set(kinds or ())) > 1:
+        raise ModelError(
+            f"cannot load {checkpoint.source}: "
+            f"only some of its layers have a sliding window ({kinds}), "
+            "which is not supported. Choose another head"
+        )
     slides = SLIDING in kinds if kinds else config.get("use_sliding_window")
     return size if slides and type(size) is int else None
 
@@ -236,6 +279,8 @@ def _named(checkpoint: Checkpoint, vocab: int) -> dict[str, Tensor]:
         for name, tensor in checkpoint.tensors.items()
         if not name.endswith(COMPUTED) and name not in TRAINING_ONLY
     }
+    if MASK_STATE in tensors:
+        tensors[MASK_STATE] = tensors[MASK_STATE].flatten()
     tied = checkpoint.config.get("tie_word_embeddings")
     if tied and LM_HEAD not in tensors and EMBEDDINGS in tensors:
         tensors[LM_HEAD] = tensors[EMBEDDINGS]

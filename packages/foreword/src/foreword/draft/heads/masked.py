@@ -7,7 +7,7 @@ Provides its layers, its config and its export to other engines.
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar, TypeVar, cast
@@ -31,6 +31,7 @@ from foreword.draft.heads.loading import (
     check_kind,
     check_tokens,
 )
+from foreword.draft.heads.reach import Reach
 from foreword.errors import ModelError
 from foreword.model.head_layers import (
     SIDES,
@@ -92,6 +93,7 @@ class Layout:
     """Layers of the target; 0 = unknown."""
     draft_vocab: int = 0
     """Tokens that the head's own LM head knows; 0 = it uses the target's."""
+    reach: Reach = field(default_factory=Reach)
 
     @property
     def draft_tokens(self) -> int:
@@ -144,6 +146,7 @@ class Layout:
             first_row,
             merged.get("num_target_layers") or 0,
             _draft_vocab(checkpoint, layer_config.vocab_size),
+            Reach.of(merged, about, source),
         )
 
     @property
@@ -159,6 +162,7 @@ class Layout:
             "tie_word_embeddings": False,
             **as_config(self.sizes),
             **reduced,
+            **self.reach.as_config(),
             "block_size": self.block,
             "num_target_layers": self.depth,
         }
@@ -183,6 +187,8 @@ class MaskedHead(TrainedHead, nn.Module):
     """Whether the first row predicts a token, unless a config says otherwise; engines
     but speculators read no such config.
     """
+    embedding_scale = 1.0
+    """Factor of the embeddings of block rows."""
     EXTRAS: ClassVar[tuple[str, ...]] = ()
     """Keys of the flat config that speculators takes over."""
 
@@ -262,6 +268,9 @@ class MaskedHead(TrainedHead, nn.Module):
                 engine,
                 (SPECULATORS,),
             )
+        if not layout.reach.ordinary and engine == SPECULATORS:
+            what = f"a head with sliding or causal layers ({checkpoint.source})"
+            raise unsupported_engine(what, engine)
         check_fits(checkpoint.source, head, target)
         exported = replace(
             head.dump(checkpoint.tensors["fc.weight"].dtype), source=checkpoint.source

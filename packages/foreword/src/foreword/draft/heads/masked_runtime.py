@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foreword.draft.heads.block import BlockRequest, HeadBlocks
@@ -21,6 +21,7 @@ from foreword.model.executors.native.supported import unfit
 from foreword.model.executors.torch.kv_pool import taken
 from foreword.model.executors.torch.packed_linear import padded, swap_in
 from foreword.model.executors.torch.packing import Packing
+from foreword.model.head_layers import Layer
 from foreword.native import forward
 
 
@@ -118,6 +119,7 @@ class TorchLayers(Packing):
         packed = self._pack(reads)
         spans = packed.plan.spans
         places = [self.pool.where(s.table, s.length, s.length) for s in spans]
+        reach = self.head.layout.reach
 
         def attend(
             number: int,
@@ -129,12 +131,15 @@ class TorchLayers(Packing):
             attended: list[Tensor] = []
             for span, index in zip(spans, places, strict=True):
                 held = (taken(rows, index)[: span.length] for rows in (keys, values))
-                attended.append(_attention(query[span.start : span.stop], *held))
+                rows = query[span.start : span.stop]
+                mask = reach.mask(number, len(rows), span.length, rows.device)
+                attended.append(_attention(rows, *held, mask=mask))
             return torch.cat(attended)
 
         numbers = [packed.tokens, packed.positions]
         tokens, positions = torch.tensor(numbers, device=self._device)
-        x = self.target.embed(tokens).to(self.target.dtype)
+        x = self.target.embed(tokens)
+        x = self.head.embedding_scale * x.to(self.target.dtype)
         return self.head(x, positions, attend)
 
 
@@ -142,18 +147,29 @@ def _attention(
     query: Float[Tensor, "rows heads dim"],
     keys: Float[Tensor, "held kv dim"],
     values: Float[Tensor, "held kv dim"],
+    mask: Bool[Tensor, "rows held"] | None,
 ) -> Float[Tensor, "rows heads dim"]:
-    """Return unmasked attention; query heads of a key head are rows of a product."""
+    """Return attention; query heads of a key head are rows of a product."""
     rows, heads, dim = query.shape
     folded = query.transpose(0, 1).reshape(1, keys.shape[1], -1, dim)
+    if mask is not None:
+        mask = mask.repeat(heads // keys.shape[1], 1)
     out = F.scaled_dot_product_attention(
-        folded, keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+        folded,
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
+        mask,
     )
     return out.reshape(heads, rows, dim).transpose(0, 1)
 
 
 def unsupported(head: MaskedHead, target: Model) -> str | None:
     """Return why C cannot run this head; None if it can."""
+    reach = head.layout.reach
+    if not (reach.ordinary or reach.in_order):
+        return "its layers have windows, and some attend both ways"
+    if any(type(layer) is not Layer for layer in head.layers):
+        return "its layers have convolutions"
     embedding = target.hf.get_input_embeddings()
     reasons = (unfit(head.layout.sizes, layer, head.fc) for layer in head.layers)
     return unfit_head(head, embedding, target) or next(filter(None, reasons), None)
@@ -174,6 +190,10 @@ class NativeLayers(NativeHead):
         embedding: Any = target.hf.get_input_embeddings()
         self._hidden_norm = self.norm(head.hidden_norm)
         model = self.lay_out(head, [*head.layers], sizes, embedding)
+        reach = head.layout.reach
+        for number, (window, _) in enumerate(reach.layers):
+            model.layer[number].window = window
+        self._mutual = int(reach.ordinary)
         self.describe(model, embedding.num_embeddings)
 
     def store(
@@ -196,7 +216,7 @@ class NativeLayers(NativeHead):
         """Return the normed hidden states of every row of these blocks."""
         call = self._prepare(reads, torch.empty(0))
         for span in call.span[: call.spans]:
-            span.mutual = 1
+            span.mutual = self._mutual
         hidden = self._capture(call, (self.captured,), call.rows)
         self._run(call)
         return hidden
