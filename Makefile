@@ -115,9 +115,10 @@ bench: $(STAMP)  ## Measure Foreword on this machine
 pictures: $(STAMP)  ## Take the pictures of the page and the terminal anew, on an idle machine (needs Chromium)
 	$(PY) -m website.pictures
 
-numbers: $(STAMP)  ## Fill the tables of the pages, and the chart, from docs/numbers
+numbers: $(STAMP)  ## Fill the tables of the pages, the chart and the badges
 	$(PY) -m website.fill_numbers
 	$(PY) -m website.models
+	$(PY) -m website.badges
 
 release: $(STAMP)  ## Build the archives of a release for each platform, and try them without a compiler (needs a package index)
 	$(PY) recipes/release.py "$(TORCH_WANTED)" $(if $(TWICE),--twice)

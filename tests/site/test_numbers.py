@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from website import fill_numbers
+from website import badges, fill_numbers
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = sorted(
@@ -38,6 +38,8 @@ def copy(tmp_path: Path) -> Path:
 
 def test_pages_and_chart_equal_their_numbers():
     assert run(ROOT, "--check") == ""
+    files = (badges.FOLDER / name for name in badges.badges())
+    assert [file.read_text("utf-8") for file in files] == [*badges.badges().values()]
 
 
 def test_every_file_says_what_made_it():

@@ -68,12 +68,6 @@ class PackedLinear(nn.Module):
         """Return a copy of the weight in row-major layout."""
         return self.packed.to_dense()
 
-    def refill(self, weight: Float[Tensor, "out_features in_features"]) -> None:
-        """Replace the weight by another one of the same dtype."""
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(
-            weight.detach().contiguous()
-        )
-
     def forward(
         self, x: Float[Tensor, "*rows in_features"]
     ) -> Float[Tensor, "*rows out_features"]:
