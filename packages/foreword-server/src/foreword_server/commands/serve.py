@@ -147,10 +147,18 @@ AllowedHost = Annotated[
         help="Host name accepted on loopback, as of a tunnel. Repeatable.",
     ),
 ]
+LeaveAfter = Annotated[
+    float,
+    _option(
+        "--leave-after",
+        help="Seconds for new requests after SIGTERM, while /ready is 503.",
+        min=0,
+    ),
+]
 Drain = Annotated[
     float,
     _option(
-        "--drain", help="Seconds for running answers to finish after SIGTERM.", min=1
+        "--drain", help="Seconds for running answers to finish then.", min=1
     ),
 ]
 PublicMetrics = Annotated[
@@ -198,6 +206,7 @@ class Serving:
     sanitize: Sanitize = False
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
+    leave_after: LeaveAfter = 0.0
     drain: Drain = 30.0
     public_metrics: PublicMetrics = False
     resume: Resume = False
@@ -261,6 +270,7 @@ class Serving:
             sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
+            leave=_number("--leave-after", self.leave_after),
             drain=_number("--drain", self.drain),
             public_metrics=self.public_metrics,
             resume=self.resume,
