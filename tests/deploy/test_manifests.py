@@ -3,11 +3,16 @@
 import json
 import re
 import shlex
+import subprocess
+import tomllib
+from inspect import signature
 from io import BytesIO
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import kubernetes_validate
+import promql_parser as promql
 import pytest
 import typer
 import yaml
@@ -16,7 +21,8 @@ from dockerfile_parse import DockerfileParser
 from jsonschema import Draft202012Validator, ValidationError
 
 from foreword.cli.app import app
-from foreword_server.commands.serve import KEYS
+from foreword_server import metrics
+from foreword_server.commands.serve import KEYS, serve
 from foreword_server.routes import ROUTES
 from foreword_server.settings import Settings
 
@@ -24,6 +30,13 @@ OPEN = {route.path for route in ROUTES if route.access == "open"}
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.34"
+CORE = tomllib.loads(
+    (ROOT / "packages/foreword/pyproject.toml").read_text(encoding="utf-8")
+)["project"]
+VERSION = CORE["version"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+METRICS = Path(metrics.__file__).read_text(encoding="utf-8")
+SLOTS = signature(serve).parameters["slots"].default
 SCHEMAS = json.loads(
     (Path(__file__).parent / "schemas" / "skypilot.json").read_text(encoding="utf-8")
 )
@@ -32,17 +45,22 @@ SCHEMAS = json.loads(
 
 def options() -> set[str]:
     """Return the options of `foreword serve`."""
-    serve = typer.main.get_command(app).commands["serve"]
-    return {name for one in serve.params for name in (*one.opts, *one.secondary_opts)}
+    command = typer.main.get_command(app).commands["serve"]
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
 
 
 def named(words: list[str]) -> set[str]:
     return {word for word in words if word.startswith("-")}
 
 
-def resources() -> dict[str, dict[str, Any]]:
-    """Return the resources of the manifests by kind."""
-    text = (DEPLOY / "kubernetes" / "foreword.yaml").read_text(encoding="utf-8")
+def resources(folder: str = "base") -> dict[str, dict[str, Any]]:
+    """Return the resources of a folder of manifests by kind."""
+    path = DEPLOY / "kubernetes" / folder
+    words = ["kubectl", "kustomize", str(path)]
+    if folder == "base":
+        text = (path / "foreword.yaml").read_text(encoding="utf-8")
+    else:
+        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     return {one["kind"]: one for one in yaml.safe_load_all(text)}
 
 
@@ -66,13 +84,25 @@ def test_pods_are_probed_stopped_and_selected_as_the_server_is():
     paths = [probe["httpGet"]["path"] for probe in probes]
     assert paths == ["/ready", "/ready", "/health"]
     assert {probe["httpGet"]["path"] for probe in probes} <= OPEN
+    for probe in probes:  # of a server that uses all its CPUs
+        assert 5 <= probe["timeoutSeconds"] <= probe["periodSeconds"]
     arguments = container["args"]
     assert named(arguments) <= options()
-    drain = float(arguments[arguments.index("--drain") + 1])
-    assert template["spec"]["terminationGracePeriodSeconds"] > drain
+    leaves, drains = (
+        float(arguments[arguments.index(option) + 1])
+        for option in ("--leave-after", "--drain")
+    )
+    # the service forgets a pod before it refuses requests
+    assert leaves >= 5
+    assert template["spec"]["terminationGracePeriodSeconds"] > leaves + drains
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["image"] == f"foreword:{VERSION}"
+    limits, requests = (container["resources"][one] for one in ("limits", "requests"))
+    assert limits == requests
     labels = template["metadata"]["labels"].items()
+    (spread,) = template["spec"]["topologySpreadConstraints"]
     for selector in (
+        spread["labelSelector"]["matchLabels"],
         found["Deployment"]["spec"]["selector"]["matchLabels"],
         found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
         found["Service"]["spec"]["selector"],
@@ -80,10 +110,45 @@ def test_pods_are_probed_stopped_and_selected_as_the_server_is():
         assert selector.items() <= labels
     (port,), (target,) = container["ports"], found["Service"]["spec"]["ports"]
     assert target["targetPort"] == port["name"]
-    claims = [one.get("persistentVolumeClaim") for one in template["spec"]["volumes"]]
-    assert found["PersistentVolumeClaim"]["metadata"]["name"] in [
-        claim["claimName"] for claim in claims if claim
-    ]
+    # nothing that a default cluster could not give
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert all(volume["emptyDir"] == {} for volume in template["spec"]["volumes"])
+
+
+@pytest.mark.skipif(which("kubectl") is None, reason="kubectl applies overlays")
+@pytest.mark.parametrize(
+    "overlay", ["models", pytest.param("gpu", id="devices"), "autoscaling"]
+)
+def test_overlays_change_what_they_name(overlay):
+    found, base = resources(f"overlays/{overlay}"), resources()
+    scaled = found.pop("ScaledObject", None)
+    assert found.keys() == base.keys()
+    for resource in found.values():
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+    spec = found["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    (before,) = base["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert named(container["args"]) <= options()
+    assert container["args"][-len(before["args"]) :] == before["args"]
+    if overlay == "models":
+        assert {one["name"] for one in container["volumeMounts"]} == {
+            one["name"] for one in pod["volumes"]
+        }
+        (claim,) = [one for one in pod["volumes"] if "persistentVolumeClaim" in one]
+        assert claim["persistentVolumeClaim"]["readOnly"] is True
+    if overlay == "gpu":
+        limits = before["resources"]["limits"] | {"nvidia.com/gpu": "1"}
+        assert container["resources"]["limits"] == limits
+        assert container["image"] == f"foreword:{VERSION}-cuda"
+    if overlay == "autoscaling":
+        assert "replicas" not in spec
+        assert scaled["spec"]["scaleTargetRef"]["name"] == "foreword"
+        (trigger,) = scaled["spec"]["triggers"]
+        query = promql.parse(trigger["metadata"]["query"])
+        for part in (query.expr.lhs, query.expr.rhs):
+            assert f'"{part.name}"' in METRICS
+        assert float(trigger["metadata"]["threshold"]) <= SLOTS
 
 
 def test_compose_file_follows_its_specification():
@@ -93,21 +158,37 @@ def test_compose_file_follows_its_specification():
         PyCompose.from_yaml(
             text.replace("stop_grace_period: 45s", "stop_grace_period: x")
         )
-    service = yaml.safe_load(text)["services"]["foreword"]
+    services = yaml.safe_load(text)["services"]
+    service, gpu = services["foreword"], services["foreword-gpu"]
     build = service["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
     assert float(service["stop_grace_period"].rstrip("s")) > Settings().drain
+    assert service["init"] is True
+    assert service["image"] == f"foreword:{VERSION}"
+    assert gpu["extends"] == {"service": "foreword"}
+    assert gpu["image"] == f"foreword:{VERSION}-cuda"
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    for argument, value in gpu["build"]["args"].items():
+        assert f"ARG {argument}=" in image
+        assert value in image  # in its first lines
     scrape = yaml.safe_load(text)["configs"]["scrape"]["content"]
     (job,) = yaml.safe_load(scrape)["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["foreword:8000"]}]
 
 
-def test_image_runs_the_server_as_a_user_and_is_probed():
+def stages() -> list[dict[str, list[str]]]:
+    """Return the instructions of each stage of the image; the first are arguments."""
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    parser = DockerfileParser(fileobj=BytesIO(text.encode()))
-    steps: dict[str, list[str]] = {}
-    for step in parser.structure:
-        steps.setdefault(step["instruction"], []).append(step["value"])
+    found: list[dict[str, list[str]]] = [{}]
+    for step in DockerfileParser(fileobj=BytesIO(text.encode())).structure:
+        if step["instruction"] == "FROM":
+            found.append({})
+        found[-1].setdefault(step["instruction"], []).append(step["value"])
+    return found
+
+
+def test_image_runs_the_server_as_a_user_and_is_probed():
+    *_, steps = stages()
     (entry,) = map(json.loads, steps["ENTRYPOINT"])
     assert entry[:2] == ["foreword", "serve"]
     assert named(entry) <= options()
@@ -118,12 +199,39 @@ def test_image_runs_the_server_as_a_user_and_is_probed():
     (url,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", probe)
     assert url[0] == port
     assert url[1] in OPEN
-    for copy in steps["COPY"]:
-        for source in copy.split()[:-1]:
-            assert (ROOT / source).exists()
-    pins = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (torch,) = re.findall(r"torch==[\d.]+", text)
-    assert f"PINNED_TORCH := {torch.removeprefix('torch==')}\n" in pins
+
+
+def test_image_has_no_compiler_and_no_source():
+    _, wheels, steps = stages()
+    assert "COPY" not in steps
+    assert 'PACKAGES=""' in steps["ARG"]
+    runs = " ".join(steps["RUN"])
+    assert re.findall(r"\b(?:gcc|git|make|ziglang)\b", runs) == []
+    torch, ours, others = re.findall(r"pip install (?:(?!pip install).)+", runs)
+    assert f"PINNED_TORCH := {torch.split('==')[1].split()[0]}\n" in MAKEFILE
+    # no resolver may take another build of torch
+    assert "--no-deps" in ours
+    assert "--constraint" in others
+    (extras,) = re.findall(r"foreword\[([\w,]+)\]", others)
+    known = CORE["optional-dependencies"]
+    assert {"serve", "telemetry"} <= set(extras.split(",")) <= set(known)
+    recipe = (ROOT / "recipes" / "wheels.py").read_text(encoding="utf-8")
+    (zig,) = re.findall(r"ziglang==[\d.]+", " ".join(wheels["RUN"]))
+    assert f'ZIG = "{zig}"' in recipe
+
+
+def test_builder_is_sent_only_what_the_image_copies():
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if not line.startswith("#")]
+    assert patterns[0] == "*"
+    sent = [one.removeprefix("!") for one in patterns if one.startswith("!")]
+    assert all((ROOT / path).exists() for path in sent)
+    _, wheels, steps = stages()
+    copied = {source for copy in wheels["COPY"] for source in copy.split()[:-1]}
+    copied |= set(re.findall(r"source=(\w[\w.]*)", steps["RUN"][-1]))
+    assert {path.split("/")[0] for path in sent} == copied
+    for other in ("lab", "train"):
+        assert f"packages/foreword-{other}" in patterns
 
 
 @pytest.fixture
@@ -188,7 +296,7 @@ def test_setup_installs_what_the_image_does(task) -> None:
         for word in shlex.split(line):
             if "==" in word or word.startswith(("http", "gcc", "libc6")):
                 assert word in image
-            if word.startswith("."):
-                assert f"/source{word.removeprefix('.')}" in image
-            if word.endswith(".txt"):
-                assert (ROOT / word).is_file()
+            if word.startswith("foreword["):
+                assert f'"{word}"' in image
+            if word.startswith(".") or word.endswith(".txt"):
+                assert (ROOT / word).exists()

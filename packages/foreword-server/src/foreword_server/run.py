@@ -30,7 +30,7 @@ from foreword_server.service import Service
 from foreword_server.settings import Settings
 
 CLOSE = (b"connection", b"close")
-"""Header of responses after SIGTERM: the client's next request goes to another server."""
+"""Header of responses after SIGTERM: the next request goes to another server."""
 LAST_SECONDS = 5
 """Seconds for connections to read the end of their answers, after draining."""
 

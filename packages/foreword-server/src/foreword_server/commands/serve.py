@@ -157,9 +157,7 @@ LeaveAfter = Annotated[
 ]
 Drain = Annotated[
     float,
-    _option(
-        "--drain", help="Seconds for running answers to finish then.", min=1
-    ),
+    _option("--drain", help="Seconds for running answers to finish then.", min=1),
 ]
 PublicMetrics = Annotated[
     bool, _option("--public-metrics", help="Answer /metrics without an API key.")

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 failed, 2 invalid request, 130 stopped with Ctrl-C (output
 written stays).
 """
 
-
 import os
 import signal
 import sys
