@@ -148,16 +148,10 @@ AllowedHost = Annotated[
     ),
 ]
 LeaveAfter = Annotated[
-    float,
-    _option(
-        "--leave-after",
-        help="Seconds for new requests after SIGTERM, while /ready is 503.",
-        min=0,
-    ),
+    float, _option("--leave-after", help="Seconds from SIGTERM to --drain.", min=0)
 ]
 Drain = Annotated[
-    float,
-    _option("--drain", help="Seconds for running answers to finish then.", min=1),
+    float, _option("--drain", help="Seconds for running answers to finish.", min=1)
 ]
 PublicMetrics = Annotated[
     bool, _option("--public-metrics", help="Answer /metrics without an API key.")
