@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 from importlib import metadata
-from io import BytesIO
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -80,17 +79,13 @@ def test_pods_are_probed_stopped_and_selected_as_the_server_is():
         assert 5 <= probe["timeoutSeconds"] <= probe["periodSeconds"]
     arguments = container["args"]
     assert named(arguments) <= options()
-    leaves, drains = (
-        float(arguments[arguments.index(option) + 1])
-        for option in ("--leave-after", "--drain")
-    )
     # the service forgets a pod before it refuses requests
-    assert leaves >= 5
-    assert template["spec"]["terminationGracePeriodSeconds"] > leaves + drains
+    assert {"--leave-after", "--drain"} <= named(arguments)
+    seconds = [int(word) for word in arguments if word.isdecimal()]
+    assert template["spec"]["terminationGracePeriodSeconds"] > sum(seconds)
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert container["image"] == f"foreword:{VERSION}"
-    limits, requests = (container["resources"][one] for one in ("limits", "requests"))
-    assert limits == requests
+    assert container["resources"]["limits"] == container["resources"]["requests"]
     labels = template["metadata"]["labels"].items()
     (spread,) = template["spec"]["topologySpreadConstraints"]
     for selector in (
@@ -116,15 +111,13 @@ def test_overlays_change_what_they_name():
             kubernetes_validate.validate(found[kind], KUBERNETES, strict=True)
         (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
         assert named(container["args"]) <= options()
-        if overlay == "gpu":
-            assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-            assert container["image"] == f"foreword:{VERSION}-cuda"
+        has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
+        assert has_gpu == container["image"].endswith("-cuda") == (overlay == "gpu")
     assert "replicas" not in found["Deployment"]["spec"]
     (trigger,) = found["ScaledObject"]["spec"]["triggers"]
-    names = re.findall(r"vllm:\w+", trigger["metadata"]["query"])
     exported = Path(metrics.__file__).read_text(encoding="utf-8")
-    assert names
-    assert all(f'"{name}"' in exported for name in names)
+    for name in re.findall(r"vllm:\w+", trigger["metadata"]["query"]):
+        assert f'"{name}"' in exported
 
 
 def test_compose_file_follows_its_specification():
@@ -140,10 +133,9 @@ def test_compose_file_follows_its_specification():
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
     assert float(service["stop_grace_period"].rstrip("s")) > Settings().drain
     assert service["init"] is True
-    assert service["image"] == f"foreword:{VERSION}"
-    assert gpu["image"] == f"{service['image']}-cuda"
-    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    assert all(f"ARG {argument}=" in image for argument in gpu["build"]["args"])
+    assert gpu["image"] == f"{service['image']}-cuda" == f"foreword:{VERSION}-cuda"
+    arguments = [one.split("=")[0] for stage in stages()[2:] for one in stage["ARG"]]
+    assert set(gpu["build"]["args"]) == set(arguments)
     scrape = yaml.safe_load(text)["configs"]["scrape"]["content"]
     (job,) = yaml.safe_load(scrape)["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["foreword:8000"]}]
@@ -151,9 +143,8 @@ def test_compose_file_follows_its_specification():
 
 def stages() -> list[dict[str, list[str]]]:
     """Return the instructions of each stage of the image; the first are arguments."""
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     found: list[dict[str, list[str]]] = [{}]
-    for step in DockerfileParser(fileobj=BytesIO(text.encode())).structure:
+    for step in DockerfileParser(str(DEPLOY)).structure:
         if step["instruction"] == "FROM":
             found.append({})
         found[-1].setdefault(step["instruction"], []).append(step["value"])
@@ -175,17 +166,16 @@ def test_image_runs_the_server_as_a_user_and_is_probed():
 
 
 def test_image_has_no_compiler_and_no_source():
-    _, wheels, steps = stages()
-    assert "COPY" not in steps
-    assert 'PACKAGES=""' in steps["ARG"]
-    runs = " ".join(steps["RUN"])
-    assert re.findall(r"\b(?:gcc|git|make|ziglang)\b", runs) == []
-    torch, ours, others = re.findall(r"pip install (?:(?!pip install).)+", runs)
+    _, wheels, installed, steps = stages()
+    assert steps["COPY"] == ["--from=installed /opt/foreword /opt/foreword"]
+    assert steps["ARG"] == ['PACKAGES=""']
+    assert re.findall(r"\b(?:gcc|git|make|pip)\b", steps["RUN"][0]) == []
+    torch, ours = installed["RUN"]
     pins = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"PINNED_TORCH := {torch.split('==')[1].split()[0]}\n" in pins
     # no resolver may take another build of torch
-    assert "--no-deps" in ours
-    (extras,) = re.findall(r"foreword\[([\w,]+)\]", others)
+    assert "pip install --no-cache-dir --no-deps /wheels" in ours
+    (extras,) = re.findall(r"foreword\[([\w,]+)\]", ours)
     known = metadata.metadata("foreword").get_all("Provides-Extra")
     assert {"serve", "telemetry"} <= set(extras.split(",")) <= set(known)
     recipe = (ROOT / "recipes" / "wheels.py").read_text(encoding="utf-8")
@@ -199,8 +189,8 @@ def test_builder_is_sent_only_what_the_image_copies():
     sent = [one.removeprefix("!") for one in patterns if one.startswith("!")]
     assert all((ROOT / path).exists() for path in sent)
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    copied = set(re.findall(r"^COPY (\w+)|source=(\w\S+?),", text, re.MULTILINE))
-    assert {path.split("/")[0] for path in sent} == {"".join(one) for one in copied}
+    copied = re.findall(r"^COPY ([\w.]+)", text, re.MULTILINE)
+    assert {path.split("/")[0] for path in sent} == set(copied)
 
 
 @pytest.fixture
@@ -220,22 +210,6 @@ def test_service_follows_the_schema_of_skypilot(task, kind) -> None:
     check_task(kind, part)
     with pytest.raises(ValidationError, match="mistake"):
         check_task(kind, part | {"mistake": 1})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        ("task", "run", ["foreword"]),
-        ("task", "secrets", {"KEY": 1}),
-        ("service", "readiness_probe", {"timeout_seconds": 5}),
-        ("service", "replica_policy", {"min_replicas": "two"}),
-        ("resources", "ports", {}),
-    ],
-)
-def test_wrong_values_are_refused_by_skypilot(task, kind, name, value) -> None:
-    part = task if kind == "task" else task[kind]
-    with pytest.raises(ValidationError):
-        check_task(kind, part | {name: value})
 
 
 def test_replicas_are_probed_and_started_as_the_server_is(task) -> None:
