@@ -115,3 +115,9 @@ def _words(system: Platform, processor: str, file: str) -> list[str]:
     source = SOURCES / f"{file.partition('-')[0]}.c"
     target = ["-target", system.target, f"-mcpu={processor}"]
     return [*target, *FLAGS, str(source), "-o", file, "-lm"]
+
+
+if __name__ == "__main__":  # in deploy/Dockerfile, by a Python that has ziglang
+    compile_platform(
+        this_platform(), [sys.executable, "-m", "ziglang", "cc"], Path(sys.argv[1])
+    )

@@ -5,7 +5,7 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Event
 from typing import Any
 
@@ -328,6 +328,20 @@ def test_too_many_headers_are_431(server, headers):
 
 
 # ---- the end
+
+
+def test_requests_are_answered_until_balancers_notice(serving):
+    with serving(leave=3600.0) as server:
+        server.server.handle_exit(signal.SIGTERM, None)
+        assert server.http.get("/ready").status_code == 503
+        response = server.http.post(CHAT, json=ASK)
+        # the next request of this client goes to another server
+        assert (response.status_code, response.headers["connection"]) == (200, "close")
+        server.server._refuses_at = 0.0
+        with suppress(httpx.TransportError):
+            while server.http.get("/health"):
+                pass
+        assert server.service.draining
 
 
 def test_a_stream_cut_by_draining_ends_with_an_error(serving, llm):

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from os import environ
+from os import environ, kill, mkfifo
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -127,6 +128,21 @@ def test_more_connections_than_descriptors_leave_a_server_that_answers(server):
                 with suppress(ConnectionError):  # refused, as it may be
                     connection.sendall(sent)
             assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_first_process_of_a_container_ends_by_sigterm_before_it_serves(tmp_path):
+    apart = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make namespaces")
+    keys = tmp_path / "keys"
+    mkfifo(keys)
+    serve = (sys.executable, "-m", "foreword", "serve", "--api-key-file", str(keys))
+    with subprocess.Popen([*apart, *serve]) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        with keys.open("w"):  # opens once the server reads it: no model is loaded
+            kill(int(children.read_text()), signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_running_answers_finish_after_sigterm(server):

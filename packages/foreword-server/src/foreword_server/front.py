@@ -19,6 +19,8 @@ class Front:
     limits: Limits
     """Counts of its running answers."""
     paths: PrivatePaths
+    leaving: bool = field(default=False, init=False)
+    """Whether `/ready` sends clients to other servers, as this one stops."""
     draining: bool = field(default=False, init=False)
     """Whether new requests are refused, as the server stops."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event, init=False)

@@ -29,6 +29,8 @@ from foreword_server.log import NAME
 from foreword_server.service import Service
 from foreword_server.settings import Settings
 
+CLOSE = (b"connection", b"close")
+"""Header of responses after SIGTERM: the next request goes to another server."""
 LAST_SECONDS = 5
 """Seconds for connections to read the end of their answers, after draining."""
 
@@ -114,6 +116,8 @@ class HttpServer(uvicorn.Server):
         self._front, self._started = front, started
         self._signal: tuple[int, FrameType | None] | None = None
         """The first signal, until the running answers have ended."""
+        self._refuses_at = inf
+        """monotonic() at which new requests are refused."""
         self._deadline = inf
         """monotonic() at which answers that still run are cut."""
 
@@ -136,27 +140,40 @@ class HttpServer(uvicorn.Server):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain at the first signal; end at the second.
+        """Begin to leave at the first signal; end at the second.
 
         A replica leaves Ctrl-C, which reaches all processes of a terminal, to its
         router.
         """
         if sig == signal.SIGINT and self._front.settings.routed:
             return
-        if self._front.draining:
+        if self._front.leaving:
             self._signal = None
             self._front.stopped.set()
             super().handle_exit(sig, frame)
             return
-        self._front.drain()
+        self._front.leaving = True
         self._signal = sig, frame
+        self.config.encoded_headers.append(CLOSE)
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        self._refuses_at = monotonic() + self._front.settings.leave
+        if self._front.settings.leave:
+            self._front.log.event("leaving", answers=self._front.limits.active)
+        else:
+            self._drain()
+
+    def _drain(self) -> None:
+        self._front.drain()
         self._deadline = monotonic() + self._front.settings.drain
         self._front.log.event("draining", answers=self._front.limits.active)
 
     async def on_tick(self, counter: int) -> bool:
         """End the server once it fails, or drains and is idle, or time is over."""
         self.should_exit |= self._front.failure is not None
-        if self._signal is not None:
+        if self._signal is not None and not self._front.draining:
+            if monotonic() >= self._refuses_at:
+                self._drain()
+        elif self._signal is not None:
             if monotonic() >= self._deadline:
                 self._front.stopped.set()
             if self._front.stopped.is_set() or not self._front.limits.active:

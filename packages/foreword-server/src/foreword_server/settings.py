@@ -59,8 +59,10 @@ class Settings:
     """Origins of web pages that may send requests (CORS)."""
     hosts: tuple[str, ...] = ()
     """Host names accepted beside loopback names; a server elsewhere accepts all."""
+    leave: float = 0.0
+    """Seconds. On SIGTERM, `/ready` says no for so long before requests are refused."""
     drain: float = 30.0
-    """Seconds. On SIGTERM, running answers get this long to finish."""
+    """Seconds. Then running answers get this long to finish."""
     public_metrics: bool = False
     """Whether /metrics needs no API key where there are some."""
     resume: bool = False

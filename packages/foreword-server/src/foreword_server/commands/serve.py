@@ -147,11 +147,11 @@ AllowedHost = Annotated[
         help="Host name accepted on loopback, as of a tunnel. Repeatable.",
     ),
 ]
+LeaveAfter = Annotated[
+    float, _option("--leave-after", help="Seconds from SIGTERM to --drain.", min=0)
+]
 Drain = Annotated[
-    float,
-    _option(
-        "--drain", help="Seconds for running answers to finish after SIGTERM.", min=1
-    ),
+    float, _option("--drain", help="Seconds for running answers to finish.", min=1)
 ]
 PublicMetrics = Annotated[
     bool, _option("--public-metrics", help="Answer /metrics without an API key.")
@@ -198,6 +198,7 @@ class Serving:
     sanitize: Sanitize = False
     cors_origin: Origin = None
     allowed_host: AllowedHost = None
+    leave_after: LeaveAfter = 0.0
     drain: Drain = 30.0
     public_metrics: PublicMetrics = False
     resume: Resume = False
@@ -261,6 +262,7 @@ class Serving:
             sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
+            leave=_number("--leave-after", self.leave_after),
             drain=_number("--drain", self.drain),
             public_metrics=self.public_metrics,
             resume=self.resume,

@@ -157,7 +157,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/ready", tags=["server"])
     async def ready() -> Response:
         """Say whether new requests are accepted; 503 while the server stops."""
-        if service.draining or not service.alive:
+        if service.leaving or not service.alive:
             raise ApiError(
                 503,
                 "cannot accept requests: the server stops. Send them to another",

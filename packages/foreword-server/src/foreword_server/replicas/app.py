@@ -82,7 +82,7 @@ def _add_state(app: FastAPI, router: Router) -> None:
     @routes.get("/ready")
     async def ready() -> Response:
         """Say whether new requests are accepted."""
-        if router.draining or not router.models.ready:
+        if router.leaving or not router.models.ready:
             raise stopping()
         return Json({"status": "ready"})
 

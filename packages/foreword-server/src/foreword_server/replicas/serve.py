@@ -214,5 +214,6 @@ def behind(settings: Settings) -> Settings:
         files=None,
         origins=(),
         resume=True,
+        leave=0.0,
         routed=True,
     )
