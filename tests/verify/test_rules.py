@@ -72,10 +72,7 @@ def assert_same(a: Verdict, b: Verdict) -> None:
 @every_probs
 @pytest.mark.parametrize(
     ("seed", "name", "other"),
-    [
-        (21, "without-replacement", "rejection"),
-        (24, "traversal", "block"),
-    ],
+    [(21, "without-replacement", "rejection"), (24, "traversal", "block")],
 )
 def test_a_chain_is_verified_as_by_a_rule_of_chains(seed, name, other, with_probs):
     drafted = problem(seed, with_probs)

@@ -58,10 +58,9 @@ def kept(
         children = [node for node, other in enumerate(parents) if other == parent]
         distribution = drafter[pair, torch.cat((last, tokens), dim=1)[:, parent + 1]]
         noise = -torch.empty(count, VOCAB).exponential_(generator=rng).log()
-        by = {
-            "coupled": gumbel[:, depths[parent + 1]],
-            "chosen": torch.zeros(()),
-        }.get(how, noise)
+        by = {"coupled": gumbel[:, depths[parent + 1]], "chosen": torch.zeros(())}.get(
+            how, noise
+        )
         tokens[:, children] = (distribution + by).topk(len(children)).indices
     before = torch.cat((last, tokens), dim=1)
     probs = drafter[
