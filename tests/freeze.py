@@ -5,8 +5,7 @@ must not change it.
     make frozen     after it; names every difference, and exits with 1 where there is one
 
 What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by
-kind of target, the server's four APIs, a router, batches, the command line, reports,
-and public names. `python tests/freeze.py check methods names` compares some of them.
+kind of target, the server's four APIs, and public names. `python tests/freeze.py check methods names` compares some of them.
 """
 
 import json
@@ -19,7 +18,7 @@ from pathlib import Path
 import folders
 
 FILE = Path(__file__).parents[1] / ".frozen.json"
-PARTS = "names methods targets http routed batches commands reports".split()
+PARTS = ("names", "methods", "targets", "http")
 """Modules of `frozen`; each has a function `record`."""
 LONGEST = 300
 """Characters of a value that a difference shows."""
