@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -97,23 +97,21 @@ class ResultFile:
         """
         ids = {line.custom_id: line.id for line in lines}
         done: set[str] = set()
-        answers: list[bytes] = []
-        dropped = False
+        dropped: set[int] = set()
         with self.path.open("rb") as file:
-            for text in file:
+            for number, text in enumerate(file):
                 if not text.endswith(b"\n"):
-                    dropped = True  # a kill cut it
+                    dropped.add(number)  # a kill cut it
                     continue
                 custom_id, is_good = self._read(text, ids)
                 if (is_good or errors) and custom_id not in done:
                     done.add(custom_id)
-                    answers.append(text)
                     self.counts.completed += is_good
                     self.counts.failed += not is_good
                 else:
-                    dropped = True
+                    dropped.add(number)
         if dropped:
-            self._replace(answers)
+            self._drop(dropped)
         return done
 
     def write(self, line: Line, response: Response) -> None:
@@ -171,12 +169,15 @@ class ResultFile:
             )
         return custom_id, is_good
 
-    def _replace(self, lines: list[bytes]) -> None:
-        """Have these lines alone, whatever happens meanwhile."""
+    def _drop(self, numbers: Container[int]) -> None:
+        """Leave lines out, whatever happens meanwhile."""
         partial = self.path.with_name(f".{self.path.name}.partial")
         partial.touch()
         partial.chmod(self.path.stat().st_mode)
-        partial.write_bytes(b"".join(lines))
+        with self.path.open("rb") as file, partial.open("wb") as left:
+            for number, text in enumerate(file):
+                if number not in numbers:
+                    left.write(text)
         partial.replace(self.path)
         self.__exit__()
         self.__enter__()
