@@ -112,6 +112,7 @@ def test_a_server_that_was_not_asked_to_answers_clients_alone(server):
         (None, [STATE, [[0, "x", None]]]),
         (None, [{**STATE, "seed": -1}, []]),
         (None, [{**STATE, "seed": 2**70}, []]),
+        (None, [STATE, [[0, [5], None]] * 200_000]),
         (None, [STATE, [[2, [5], None]]]),
         (None, [STATE, [[0, [], None]]]),
         (None, [STATE, [[0, [10**9], None]]]),

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from math import inf
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from foreword_server.dialects.ids import Ids
 from foreword_server.dialects.outlet import Outlet
 from foreword_server.errors import ApiError, refused, stopping
 from foreword_server.leaving import first_end
+from foreword_server.limits import MOST_ITEMS
 from foreword_server.replicas.frames import (
     MEDIA_TYPE,
     SENT,
@@ -188,9 +190,11 @@ class Reply(Computed[B]):
     def _outlet(self, scope: Scope, receive: Receive, send: Send) -> Outlet:
         """Return the way of the answer: to a router if one asks, else to the client."""
         size = Headers(scope=scope).get(SENT)
-        if size is None or not self.service.settings.resume:
+        settings = self.service.settings
+        if size is None or not settings.resume:
             return Outlet(scope, receive, send)
-        sent, self._body = sent_of(size, self._body)
+        most = inf if settings.routed else MOST_ITEMS
+        sent, self._body = sent_of(size, self._body, most)
         return FrameOutlet((scope, receive, send), sent)
 
     async def fail(

@@ -8,12 +8,14 @@ answer, which sends the rest.
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from foreword.recording.reading import parsed
 from foreword.types.round import Round
+from foreword_server.body import items
 from foreword_server.errors import ApiError
 
 MEDIA_TYPE = "application/x-foreword-frames"
@@ -128,8 +130,9 @@ FORM = TypeAdapter(tuple[State, list[tuple[int, list[int], Any]]])
 """Form of `Sent.encoded`."""
 
 
-def sent_of(size: str, body: bytes) -> tuple[Sent, bytes]:
-    """Return what a client has, and its own body. `size`: value of the header `SENT`.
+def sent_of(size: str, body: bytes, most: float = inf) -> tuple[Sent, bytes]:
+    """Return what a client has, and its own body. `size`: value of the header `SENT`;
+    `most`: values that may be read.
 
     Raises ApiError for other bytes than `Sent.encoded` makes.
     """
@@ -137,6 +140,8 @@ def sent_of(size: str, body: bytes) -> tuple[Sent, bytes]:
         end = int(size)
         if end == 0:
             return Sent(), body
+        if items(body[:end]) > most:
+            raise unreadable(f"it has more than {most} values")
         sent = Sent(*FORM.validate_json(body[:end]))
         sent.committed  # noqa: B018 - reads the traces
     except ValueError:
