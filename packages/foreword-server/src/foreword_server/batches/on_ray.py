@@ -31,6 +31,7 @@ from foreword_server.batches.loading import load
 from foreword_server.batches.results import Response
 from foreword_server.batches.run import AHEAD, run
 from foreword_server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
+from foreword_server.cluster.placing import has_room, nodes
 
 MOST_LINES = 8
 """Lines of a task: its answers arrive together, and a task takes Ray a millisecond."""
@@ -113,17 +114,18 @@ def planned(
 
     Raises InvalidRequest if the nodes have less.
     """
-    nodes = _nodes()
-    most = int(max(node.get("CPU", 0) for node in nodes))
+    alive = nodes()
+    most = int(max(node.get("CPU", 0) for node in alive))
     if gpus is None:
-        gpus = float(any("GPU" in node for node in nodes))
+        gpus = float(any("GPU" in node for node in alive))
     if count is None:
-        count = max(1, _room(nodes, 0, gpus) if gpus else len(nodes))
+        count = _room(alive, 0, gpus) if gpus else sum(map(has_room, alive))
     if cpus is None:
         choices = range(most, 1, -1)
-        fitting = (one for one in choices if _room(nodes, one, gpus) >= count)
+        fitting = (one for one in choices if _room(alive, one, gpus) >= count)
         cpus = next(fitting, 1)
-    room = _room(nodes, cpus, gpus)
+    count = max(1, count)
+    room = _room(alive, cpus, gpus)
     if room < count:
         raise InvalidRequest(
             f"cannot start {count} replicas with {cpus} CPUs and {gpus:g} GPUs each: "
@@ -131,10 +133,6 @@ def planned(
             "Lower --replicas, --replica-cpus or --replica-gpus"
         )
     return Replicas(count, cpus, gpus)
-
-
-def _nodes() -> list[dict[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int:
@@ -226,7 +224,7 @@ def answer(
 
 def _remaining(replicas: Replicas) -> Replicas:
     """Return the replicas that the nodes still hold; some may have gone."""
-    room = _room(_nodes(), replicas.cpus, replicas.gpus)
+    room = _room(nodes(), replicas.cpus, replicas.gpus)
     if not room:
         raise ForewordError(f"cannot go on: no node is left for a replica. {AGAIN}")
     return replace(replicas, count=min(replicas.count, room))

@@ -9,7 +9,8 @@ from ray.serve import get_replica_context
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from foreword.errors import ForewordError
+from foreword import __version__
+from foreword.errors import ForewordError, InvalidRequest
 from foreword_server.cluster.called import Head, called
 from foreword_server.errors import ApiError
 from foreword_server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
@@ -19,7 +20,16 @@ from foreword_server.replicas.process import Start
 class Engine:
     """A replica: a model, and the routes of a server without a port."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, version: str) -> None:
+        """`version`: what the command that deploys has.
+
+        Raises InvalidRequest if this node has another one.
+        """
+        if version != __version__:
+            raise InvalidRequest(
+                f"cannot start a replica: its node has Foreword {__version__}, and "
+                f"this command {version}. Install one version on all nodes"
+            )
         from foreword.api.llm import LLM
         from foreword_server.app import build_app
         from foreword_server.service import Service
