@@ -17,7 +17,7 @@ WAITING = 64
 
 
 async def called(
-    app: ASGIApp, request: Asked, apart: Callable[[], float] = float
+    app: ASGIApp, request: Asked, apart: Callable[[], float]
 ) -> AsyncIterator[Head | bytes]:
     """Yield the head of a response, then its body in pieces. Closing the generator
     leaves, as a client does.
