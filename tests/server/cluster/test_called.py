@@ -76,21 +76,21 @@ def test_pieces_of_one_moment_are_joined():
 
     async def count(_: Request) -> StreamingResponse:
         async def numbers():
-            for number in range(9):
-                yield f"{number} "
+            yield "0 "
+            yield "1 "
             reached.set()
 
         return StreamingResponse(numbers())
 
     async def ask() -> list[object]:
         app = Starlette(routes=[Route("/", count)])
-        pieces = called(app, Asked("GET", "/", []), lambda: 0.01)
+        pieces = called(app, Asked("GET", "/", []), float)
         found = [await anext(pieces)]
         await reached.wait()
         return found + [piece async for piece in pieces]
 
     _, *body = asyncio.run(ask())
-    assert body == [b"0 1 2 3 4 5 6 7 8 "]
+    assert body == [b"0 1 "]
 
 
 def test_leaving_ends_the_work():

@@ -93,17 +93,20 @@ async def stream(client: httpx.AsyncClient, seed: int, began: list[int]) -> str:
         "ignore_eos": True,
         "stream": True,
     }
-    text = ""
+    text, rest = "", b""
     path = "/v1/chat/completions"
     async with client.stream("POST", path, json=body) as response:
         assert response.status_code == 200, await response.aread()
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                event = json.loads(line.removeprefix("data: "))
-                assert "error" not in event, event
-                (choice,) = event["choices"]
-                began.append(seed)
-                text += choice["delta"].get("content") or ""
+        async for content in response.aiter_bytes():
+            # aiter_lines() would cut at U+2028 and others, which a text may have
+            *lines, rest = (rest + content).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: {"):
+                    event = json.loads(line.removeprefix(b"data: "))
+                    assert "error" not in event, event
+                    (choice,) = event["choices"]
+                    began.append(seed)
+                    text += choice["delta"].get("content") or ""
     return text
 
 

@@ -37,7 +37,7 @@ from foreword_server.cluster.placing import has_room, nodes
 FEW_LINES = 8
 """Lines of a task of a file that is not large: its answers arrive together."""
 MOST_TASKS = 2**13
-"""Tasks of a file, each of which takes Ray a millisecond; then they have more lines."""
+"""Tasks of a file, a millisecond of Ray each; beyond, tasks have more lines."""
 BLOCK = 2**20
 """Bytes of a task's lines at most. Ray Data expects answers of this size too, and
 starts as many tasks as fit.

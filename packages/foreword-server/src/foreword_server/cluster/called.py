@@ -78,14 +78,14 @@ class _Call:
 
     def waiting(self) -> bytes:
         """Return what has been sent of the body and was not read."""
-        content = []
+        content = b""
         while not self.pieces.empty():
             piece = self.pieces.get_nowait()
             if not isinstance(piece, bytes):
                 self.pieces.put_nowait(piece)  # the end, behind which nothing comes
                 break
-            content.append(piece)
-        return b"".join(content)
+            content += piece
+        return content
 
     async def _receive(self) -> Message:
         if self._body is None:

@@ -12,7 +12,7 @@ from foreword_server.settings import Settings, is_loopback
 HEAD = "node:__internal_head__"
 """Resource of the node that has the cluster's head."""
 ANYWHERE = ("0.0.0.0", "::")
-"""Hosts at which every node can listen."""
+"""Hosts that every node has."""
 BUSY = 0.7
 """Share of a replica's slots that are in use when Ray starts another: the rest takes
 the requests that come while it loads.
@@ -37,8 +37,6 @@ class Scale:
     """None: all of the smallest node's; 1 where there are GPUs."""
     gpus: float | None = None
     """None: one, where the cluster has some."""
-    up_seconds: float = UP_SECONDS
-    down_seconds: float = DOWN_SECONDS
 
     def counts(self, slots: int) -> dict[str, Any]:
         """Return how many replicas Ray keeps, and how many requests each one gets."""
@@ -49,8 +47,8 @@ class Scale:
             "min_replicas": self.least,
             "max_replicas": self.most,
             "target_ongoing_requests": BUSY * slots,
-            "upscale_delay_s": self.up_seconds,
-            "downscale_delay_s": self.down_seconds,
+            "upscale_delay_s": UP_SECONDS,
+            "downscale_delay_s": DOWN_SECONDS,
             "look_back_period_s": WINDOW_SECONDS,
         }
         return {**requests, "autoscaling_config": scaling}
@@ -84,11 +82,10 @@ def nodes() -> list[dict[str, float]]:
 
 
 def proxies(settings: Settings) -> str:
-    """Return where Ray takes connections: on every node with replicas, if each of them
-    can listen at the host, else on the node of the cluster's head.
+    """Return where Ray takes connections: on every node with replicas, if each has the
+    host, else on the node of the cluster's head.
     """
-    everywhere = settings.host.strip("[]") in ANYWHERE
-    return "EveryNode" if everywhere else "HeadOnly"
+    return "EveryNode" if settings.host.strip("[]") in ANYWHERE else "HeadOnly"
 
 
 def ingresses(settings: Settings, nodes: Sequence[Mapping[str, float]]) -> int:
