@@ -1,6 +1,7 @@
 """Prompts of several families at once, each routed to the replica that knows it."""
 
 import asyncio
+from asyncio import FIRST_COMPLETED as FIRST
 
 import pytest
 
@@ -12,17 +13,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
 
 def test_concurrent_families_keep_to_their_replicas():
     """The replica of the oldest request is slow to say that it has room."""
-    from ray.serve._private.common import (
-        DeploymentHandleSource,
-        DeploymentID,
-        RequestMetadata,
-    )
-    from ray.serve._private.request_router.common import PendingRequest
-    from ray.serve.request_router import ReplicaID, RunningReplica
+    from ray.serve._private import common
+    from ray.serve.request_router import PendingRequest, ReplicaID, RunningReplica
 
     from foreword_server.cluster.routing import PrefixRouter
 
-    deployment = DeploymentID("Engine", "foreword")
+    deployment = common.DeploymentID("Engine", "foreword")
     homes = [ReplicaID(name, deployment) for name in "abbb"]
 
     class Peer(RunningReplica):
@@ -38,10 +34,10 @@ def test_concurrent_families_keep_to_their_replicas():
 
     def asked(family: int, name: str) -> PendingRequest:
         prompt = Asked("POST", "/", [], blocks=[str(family).encode()])
-        return PendingRequest([prompt], {}, RequestMetadata(name, name))
+        return PendingRequest([prompt], {}, common.RequestMetadata(name, name))
 
     async def chosen() -> list[ReplicaID]:
-        router = PrefixRouter(deployment, DeploymentHandleSource.REPLICA)
+        router = PrefixRouter(deployment, common.DeploymentHandleSource.REPLICA)
         router.queue_len_response_deadline_s = 60
         router.initialize_state()
         peers = [Peer(home, asyncio.Event()) for home in homes[:2]]
@@ -53,9 +49,7 @@ def test_concurrent_families_keep_to_their_replicas():
         waiting = asyncio.gather(*map(router._choose_replica_for_request, requests))
         peers[1].room.set()
         async with asyncio.timeout(20):
-            await asyncio.wait(
-                {one.future for one in requests}, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait([one.future for one in requests], return_when=FIRST)
             peers[0].room.set()
             return [replica.replica_id for replica in await waiting]
 

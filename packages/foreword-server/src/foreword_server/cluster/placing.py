@@ -59,12 +59,12 @@ class Scale:
         Raises InvalidRequest if no node has them.
         """
         has_gpus = any(node.get("GPU") for node in nodes)
-        gpus = self.gpus if self.gpus is not None else float(has_gpus)
-        cpus = self.cpus
+        gpus, cpus = self.gpus, self.cpus
+        if gpus is None:
+            gpus = float(has_gpus)
         if cpus is None:
             amounts = (node["CPU"] for node in nodes if has_room(node))
-            smallest = min(amounts, default=1.0)
-            cpus = 1.0 if has_gpus else smallest
+            cpus = 1.0 if has_gpus else min(amounts, default=1.0)
         for name, amount in (("CPU", cpus), ("GPU", gpus)):
             most = max(node.get(name, 0.0) for node in nodes)
             if amount > most:
@@ -92,17 +92,20 @@ def ingresses(settings: Settings, nodes: Sequence[Mapping[str, float]]) -> int:
     """Return how many processes route requests: one for each node that has a proxy; one
     alone where it counts what a key may send.
     """
-    counts_keys = settings.concurrent is not None or settings.rate is not None
-    if counts_keys or proxies(settings) == "HeadOnly":
+    if proxies(settings) == "HeadOnly":
         return 1
-    return max(1, sum(has_room(node) for node in nodes))
+    if settings.concurrent is not None or settings.rate is not None:
+        return 1
+    return max(1, sum(map(has_room, nodes)))
 
 
 def address(settings: Settings) -> str:
     """Return where clients find the server: at the node of the cluster's head."""
     host, port = settings.host, settings.port
-    heads = (one for one in ray.nodes() if HEAD in one["Resources"])
-    head = next((one["NodeManagerAddress"] for one in heads), host)
+    head = host
+    for node in ray.nodes():
+        if HEAD in node["Resources"]:
+            head = node["NodeManagerAddress"]
     if host.strip("[]") in ANYWHERE:
         host = f"[{head}]" if ":" in head else head
     url = f"http://{host}:{port}/v1"

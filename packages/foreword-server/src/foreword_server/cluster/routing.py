@@ -2,6 +2,7 @@
 prompt, unless that is far busier than another.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ class PrefixRouter(RequestRouter):
     def initialize_state(self, **_: Any) -> None:
         """Begin with replicas that have read nothing."""
         self._prefixes: dict[ReplicaID, Prefixes] = {}
-        self._running: dict[ReplicaID, int] = {}
+        self._running: Counter[ReplicaID] = Counter()
 
     async def choose_replicas(
         self,
@@ -38,9 +39,11 @@ class PrefixRouter(RequestRouter):
 
         def rank(peer: RunningReplica) -> float:
             known = self._prefixes.get(peer.replica_id)
-            return cost(self._count(peer), 0 if known is None else known.matches(keys))
+            matches = known.matches(keys) if known else 0
+            return cost(self._count(peer.replica_id), matches)
 
-        return [[one] for one in sorted(candidate_replicas, key=rank)]
+        ranked = sorted(candidate_replicas, key=rank)
+        return [[peer] for peer in ranked]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take the replicas that there are, and forget the others."""
@@ -56,21 +59,25 @@ class PrefixRouter(RequestRouter):
         """Count a request, and its prompt as read."""
         known = self._prefixes.setdefault(replica_id, Prefixes())
         known.add(blocks_of(pending_request))
-        self._running[replica_id] = self._running.get(replica_id, 0) + 1
+        self._running[replica_id] += 1
 
     def on_request_completed(
         self, replica_id: ReplicaID, internal_request_id: str
     ) -> None:
         """Count a request no more."""
-        self._running[replica_id] = max(0, self._running.get(replica_id, 1) - 1)
+        count = self._running[replica_id]
+        self._running[replica_id] = max(0, count - 1)
 
-    def _count(self, replica: RunningReplica) -> int:
+    def _count(self, replica_id: ReplicaID) -> int:
         """Return the requests of a replica; other ingresses send some too."""
-        of_all = self.replica_queue_len_cache.get(replica.replica_id) or 0
-        return max(of_all, self._running.get(replica.replica_id, 0))
+        cache = self.replica_queue_len_cache
+        of_all = cache.get(replica_id) or 0
+        return max(of_all, self._running[replica_id])
 
 
 def blocks_of(pending: PendingRequest | None) -> Sequence[bytes]:
     """Return the beginnings of a request's prompt; none of other calls."""
-    call = pending.args[0] if pending and pending.args else None
+    if pending is None or not pending.args:
+        return ()
+    call = pending.args[0]
     return call.blocks if isinstance(call, Asked) else ()

@@ -102,12 +102,12 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
     )(Engine)
-    place = {"resources": {HEAD: 0.001}} if count == 1 else {}
+    node = {"resources": {HEAD: 0.001}} if count == 1 else {}
     ingress = serve.deployment(
         name="Ingress",
         num_replicas=count,
         max_ongoing_requests=10**6,
-        ray_actor_options={"num_cpus": 0, **place},
+        ray_actor_options={"num_cpus": 0, **node},
         graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
     )(serve.ingress()(Ingress))
     replica_start = replace(start, settings=behind(settings))
