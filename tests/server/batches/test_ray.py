@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from foreword_server.batches.lines import Line
 from requested import answers, chat, texts, written
 from waiting import wait_for
 
@@ -192,3 +193,13 @@ def test_replicas_need_a_cluster(here):
     ended = here("batch", "in.jsonl", "out.jsonl", "--replica-cpus", "2")
     assert ended.returncode == 2
     assert "cannot use '--replica-cpus' without '--ray'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "together"),
+    [(40, 200, 2), (10_000, 200, 8), (10**6, 200, 122), (10**6, 2**18, 4)],
+)
+def test_large_files_have_few_tasks_of_few_bytes(count, length, together):
+    on_ray = pytest.importorskip("foreword_server.batches.on_ray")
+    line = Line("1", "/v1/completions", "1", 0, length)
+    assert on_ray.lines_together([line] * count, 16) == together

@@ -22,6 +22,7 @@ import ray
 import ray.data
 from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from foreword.errors import ForewordError, InvalidRequest, words
 from foreword_server.app import build_generation
@@ -31,11 +32,18 @@ from foreword_server.batches.loading import load
 from foreword_server.batches.results import Response
 from foreword_server.batches.run import AHEAD, run
 from foreword_server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
+from foreword_server.cluster.placing import has_room, nodes
 
-MOST_LINES = 8
-"""Lines of a task: its answers arrive together, and a task takes Ray a millisecond."""
+FEW_LINES = 8
+"""Lines of a task of a file that is not large: its answers arrive together."""
+MOST_TASKS = 2**13
+"""Tasks of a file, a millisecond of Ray each; beyond, tasks have more lines."""
 BLOCK = 2**20
-"""Bytes. Ray Data expects answers of this size, and starts as many tasks as fit."""
+"""Bytes of a task's lines at most. Ray Data expects answers of this size too, and
+starts as many tasks as fit.
+"""
+READERS = 2
+"""Tasks at a time that read the file, on the node of this process."""
 TRIES = 3
 """Passes over the file in a row that may end without an answer."""
 SHORT: dict[str, Any] = {"prefix": "ray-", "dir": "/tmp", "ignore_cleanup_errors": True}
@@ -113,17 +121,18 @@ def planned(
 
     Raises InvalidRequest if the nodes have less.
     """
-    nodes = _nodes()
-    most = int(max(node.get("CPU", 0) for node in nodes))
+    alive = nodes()
+    most = int(max(node.get("CPU", 0) for node in alive))
     if gpus is None:
-        gpus = float(any("GPU" in node for node in nodes))
+        gpus = float(any("GPU" in node for node in alive))
     if count is None:
-        count = max(1, _room(nodes, 0, gpus) if gpus else len(nodes))
+        count = _room(alive, 0, gpus) if gpus else sum(map(has_room, alive))
     if cpus is None:
         choices = range(most, 1, -1)
-        fitting = (one for one in choices if _room(nodes, one, gpus) >= count)
+        fitting = (one for one in choices if _room(alive, one, gpus) >= count)
         cpus = next(fitting, 1)
-    room = _room(nodes, cpus, gpus)
+    count = max(1, count)
+    room = _room(alive, cpus, gpus)
     if room < count:
         raise InvalidRequest(
             f"cannot start {count} replicas with {cpus} CPUs and {gpus:g} GPUs each: "
@@ -131,10 +140,6 @@ def planned(
             "Lower --replicas, --replica-cpus or --replica-gpus"
         )
     return Replicas(count, cpus, gpus)
-
-
-def _nodes() -> list[dict[str, float]]:
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int:
@@ -148,6 +153,16 @@ def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int
         )
         for node in nodes
     )
+
+
+def _with_bodies(table: pa.Table, path: Path) -> pa.Table:
+    """Return the lines of a task with their bodies, read from the file when needed."""
+    rows = table.to_pylist()
+    with path.open("rb") as file:
+        for row in rows:
+            file.seek(row["start"])
+            row["body"] = json.dumps(json.loads(file.read(row["length"]))["body"])
+    return pa.Table.from_pylist(rows)
 
 
 class Replica:
@@ -226,10 +241,17 @@ def answer(
 
 def _remaining(replicas: Replicas) -> Replicas:
     """Return the replicas that the nodes still hold; some may have gone."""
-    room = _room(_nodes(), replicas.cpus, replicas.gpus)
+    room = _room(nodes(), replicas.cpus, replicas.gpus)
     if not room:
         raise ForewordError(f"cannot go on: no node is left for a replica. {AGAIN}")
     return replace(replicas, count=min(replicas.count, room))
+
+
+def lines_together(lines: Sequence[Line], width: int) -> int:
+    """Return the lines of a task; `width`: requests in flight at all replicas."""
+    few = min(FEW_LINES, max(1, len(lines) // width))
+    length = sum(line.length for line in lines) // len(lines)
+    return min(max(few, len(lines) // MOST_TASKS), max(1, BLOCK // length))
 
 
 def _answers(
@@ -237,18 +259,28 @@ def _answers(
 ) -> Iterator[dict[str, Any]]:
     """Yield answers as tasks end, in any order; none of a replica that ends."""
     count = replicas.count
-    together = min(MOST_LINES, max(1, len(lines) // (count * loading.width)))
+    together = lines_together(lines, count * loading.width)
     tasks = ceil(len(lines) / together)
-    # no replica takes all of a short file
-    calls = min(ceil(loading.width / together), ceil(tasks / count))
+    # no replica takes all of a short file, and none waits for the last line of a task
+    calls = min(max(2, ceil(loading.width / together)), ceil(tasks / count))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = BLOCK
     context.max_errored_blocks = -1
-    rows = [asdict(line) | {"body": json.dumps(read.body(line))} for line in lines]
+    rows = [asdict(line) for line in lines]
     dataset = ray.data.from_items(rows, override_num_blocks=tasks)
     warnings.filterwarnings("ignore", "`ray_remote_args`", RayDeprecationWarning)
-    answered = dataset.map_batches(
+    here = ray.get_runtime_context().get_node_id()
+    path = read.path.absolute()
+    requests = dataset.map_batches(
+        lambda table: _with_bodies(table, path),
+        batch_size=None,
+        batch_format="pyarrow",
+        num_cpus=0,
+        compute=ray.data.TaskPoolStrategy(READERS),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+    )
+    answered = requests.map_batches(
         Replica,
         fn_constructor_args=(loading, str(Path.cwd())),
         batch_size=None,

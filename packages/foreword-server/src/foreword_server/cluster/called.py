@@ -1,7 +1,8 @@
 """Calls an ASGI application without a connection, and yields its response in pieces."""
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,14 +16,23 @@ WAITING = 64
 """Pieces that wait to be read; then the application waits."""
 
 
-async def called(app: ASGIApp, request: Asked) -> AsyncIterator[Head | bytes]:
+async def called(
+    app: ASGIApp, request: Asked, apart: Callable[[], float]
+) -> AsyncIterator[Head | bytes]:
     """Yield the head of a response, then its body in pieces. Closing the generator
     leaves, as a client does.
+
+    `apart`: seconds from a piece to the next, which holds all that came since.
     """
     call = _Call(request.body)
     task = asyncio.create_task(call.run(app, scope_of(request)))
+    last = 0.0
     try:
         while (piece := await call.pieces.get()) is not None:
+            if isinstance(piece, bytes):
+                await asyncio.sleep(last + apart() - monotonic())
+                piece += call.waiting()
+                last = monotonic()
             yield piece
         await task
     finally:
@@ -65,6 +75,17 @@ class _Call:
         finally:
             if not self.left.is_set():
                 await self.pieces.put(None)
+
+    def waiting(self) -> bytes:
+        """Return what has been sent of the body and was not read."""
+        content = b""
+        while not self.pieces.empty():
+            piece = self.pieces.get_nowait()
+            if not isinstance(piece, bytes):
+                self.pieces.put_nowait(piece)  # the end, behind which nothing comes
+                break
+            content += piece
+        return content
 
     async def _receive(self) -> Message:
         if self._body is None:

@@ -9,17 +9,34 @@ from ray.serve import get_replica_context
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from foreword.errors import ForewordError
+from foreword import __version__
+from foreword.errors import ForewordError, InvalidRequest
 from foreword_server.cluster.called import Head, called
 from foreword_server.errors import ApiError
 from foreword_server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
 from foreword_server.replicas.process import Start
 
+PIECE_SECONDS = 0.004
+"""Seconds between two pieces of an answer for each answer that runs: four times what an
+ingress needs for a piece, as measured. So one ingress keeps up with four replicas.
+"""
+LONGEST_SECONDS = 0.05
+"""Seconds that tokens wait for others at most, as in Ray Serve LLM."""
+
 
 class Engine:
     """A replica: a model, and the routes of a server without a port."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, version: str) -> None:
+        """`version`: what the command that deploys has.
+
+        Raises InvalidRequest if this node has another one.
+        """
+        if version != __version__:
+            raise InvalidRequest(
+                f"cannot start a replica: its node has Foreword {__version__}, and "
+                f"this command {version}. Install one version on all nodes"
+            )
         from foreword.api.llm import LLM
         from foreword_server.app import build_app
         from foreword_server.service import Service
@@ -28,11 +45,20 @@ class Engine:
         bundled = start.model is None
         self._service = Service(llm, start.settings, bundled=bundled)
         self._app = build_app(self._service)
+        self._asked = 0
 
     async def ask(self, request: Asked) -> AsyncIterator[Head | bytes]:
         """Yield the head of a response, then its body in pieces."""
-        async for piece in called(self._app, request):
-            yield piece
+        self._asked += 1
+        try:
+            async for piece in called(self._app, request, self._apart):
+                yield piece
+        finally:
+            self._asked -= 1
+
+    def _apart(self) -> float:
+        """Return the seconds between pieces of an answer: an ingress keeps up."""
+        return min(LONGEST_SECONDS, PIECE_SECONDS * self._asked)
 
     async def about(self) -> dict[str, Any]:
         """Return what a router says of its replicas."""

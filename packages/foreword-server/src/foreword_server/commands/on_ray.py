@@ -75,7 +75,8 @@ class OnRay:
         least, most = self._counts
         local = self.address == LOCAL
         self._check(settings, local=local)
-        from foreword_server.cluster.serve import Scale, connect, deploy, end
+        from foreword_server.cluster.placing import Scale, address
+        from foreword_server.cluster.serve import connect, deploy, end
         from foreword_server.replicas.process import Start
 
         scale = Scale(least=least, most=most, cpus=self.cpus, gpus=self.gpus)
@@ -89,8 +90,8 @@ class OnRay:
                     end(cluster=True)
                 raise
         runtime.note(
-            f"{about['name']} at http://{settings.host}:{settings.port}/v1, on Ray, "
-            f"drafting with {about['method']}"
+            f"{about['name']} at {address(settings)}, on Ray, drafting with "
+            f"{about['method']}"
         )
         if not self.detach:
             _wait_for_signal()

@@ -1,0 +1,83 @@
+"""Choice of a replica for a request on Ray: the one that has read the beginning of its
+prompt, unless that is far busier than another.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ray.serve.request_router import (
+    PendingRequest,
+    ReplicaID,
+    RequestRouter,
+    RunningReplica,
+)
+
+from foreword_server.replicas.pool import Asked, cost
+from foreword_server.replicas.prefixes import Prefixes
+
+
+class PrefixRouter(RequestRouter):
+    """Router of requests of `Engine.ask`. Each gets the replica that was chosen for its
+    prompt: Ray's FIFOMixin would give that to the request which waits longest.
+    """
+
+    def initialize_state(self, **_: Any) -> None:
+        """Begin with replicas that have read nothing."""
+        self._prefixes: dict[ReplicaID, Prefixes] = {}
+        self._running: Counter[ReplicaID] = Counter()
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """Return the replicas, the best one first; a full one is passed over."""
+        if not candidate_replicas:
+            return []
+        keys = blocks_of(pending_request)
+
+        def rank(peer: RunningReplica) -> float:
+            known = self._prefixes.get(peer.replica_id)
+            matches = known.matches(keys) if known else 0
+            return cost(self._count(peer.replica_id), matches)
+
+        ranked = sorted(candidate_replicas, key=rank)
+        return [[peer] for peer in ranked]
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Take the replicas that there are, and forget the others."""
+        super().update_replicas(replicas)
+        left = {one.replica_id for one in replicas}
+        for table in (self._prefixes, self._running):
+            for gone in table.keys() - left:
+                del table[gone]
+
+    def on_request_routed(
+        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
+    ) -> None:
+        """Count a request, and its prompt as read."""
+        known = self._prefixes.setdefault(replica_id, Prefixes())
+        known.add(blocks_of(pending_request))
+        self._running[replica_id] += 1
+
+    def on_request_completed(
+        self, replica_id: ReplicaID, internal_request_id: str
+    ) -> None:
+        """Count a request no more."""
+        count = self._running[replica_id]
+        self._running[replica_id] = max(0, count - 1)
+
+    def _count(self, replica_id: ReplicaID) -> int:
+        """Return the requests of a replica; other ingresses send some too."""
+        cache = self.replica_queue_len_cache
+        of_all = cache.get(replica_id) or 0
+        return max(of_all, self._running[replica_id])
+
+
+def blocks_of(pending: PendingRequest | None) -> Sequence[bytes]:
+    """Return the beginnings of a request's prompt; none of other calls."""
+    if pending is None or not pending.args:
+        return ()
+    call = pending.args[0]
+    return call.blocks if isinstance(call, Asked) else ()
