@@ -69,7 +69,7 @@ def test_sounds_and_texts_take_places_of_the_router(path):
         start = Start(None, {}, Settings())
         model = OneModel(Supervisor(start, [Place()], 1.0, Log()))
         with limits.place("", 1):
-            return await anext(called(routed(model, limits), asked))
+            return await anext(called(routed(model, limits), asked, float))
 
     assert asyncio.run(ask())[0] == 429
 
