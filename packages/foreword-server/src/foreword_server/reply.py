@@ -193,8 +193,8 @@ class Reply(Computed[B]):
         settings = self.service.settings
         if size is None or not settings.resume:
             return Outlet(scope, receive, send)
-        most = inf if settings.routed else MOST_ITEMS
-        sent, self._body = sent_of(size, self._body, most)
+        limit = inf if settings.routed else MOST_ITEMS
+        sent, self._body = sent_of(size, self._body, limit)
         return FrameOutlet((scope, receive, send), sent)
 
     async def fail(

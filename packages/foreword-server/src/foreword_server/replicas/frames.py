@@ -103,8 +103,7 @@ class Sent:
     def committed(self) -> list[tuple[int, list[int], Round | None]]:
         """The rounds, as the engine that goes on takes them."""
         return [
-            (choice, tokens, trace and parsed(Round, trace, "this round"))
-            for choice, tokens, trace in self.rounds
+            (choice, tokens, _trace(trace)) for choice, tokens, trace in self.rounds
         ]
 
     def check(self, choices: int, vocabulary: int) -> None:
@@ -130,9 +129,9 @@ FORM = TypeAdapter(tuple[State, list[tuple[int, list[int], Any]]])
 """Form of `Sent.encoded`."""
 
 
-def sent_of(size: str, body: bytes, most: float = inf) -> tuple[Sent, bytes]:
+def sent_of(size: str, body: bytes, limit: float = inf) -> tuple[Sent, bytes]:
     """Return what a client has, and its own body. `size`: value of the header `SENT`;
-    `most`: values that may be read.
+    `limit`: values that may be read.
 
     Raises ApiError for other bytes than `Sent.encoded` makes.
     """
@@ -140,13 +139,19 @@ def sent_of(size: str, body: bytes, most: float = inf) -> tuple[Sent, bytes]:
         end = int(size)
         if end == 0:
             return Sent(), body
-        if items(body[:end]) > most:
-            raise unreadable(f"it has more than {most} values")
+        if items(body[:end]) > limit:
+            raise unreadable(f"it has more than {limit} values")
         sent = Sent(*FORM.validate_json(body[:end]))
-        sent.committed  # noqa: B018 - reads the traces
+        for _, _, trace in sent.rounds:
+            _trace(trace)
     except ValueError:
         raise unreadable("it is not what frames of version 1 said") from None
     return sent, body[end:]
+
+
+def _trace(value: Any) -> Round | None:
+    """Return a traced round. Raises ValueError for other values."""
+    return value and parsed(Round, value, "this round")
 
 
 def unreadable(reason: str) -> ApiError:

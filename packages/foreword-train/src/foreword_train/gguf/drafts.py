@@ -48,8 +48,8 @@ def command(kind: str, draft_tokens: int, target: HFConfig) -> tuple[str, ...]:
     name = str(target.name_or_path)
     served = name if name.endswith(".gguf") else "TARGET.gguf"
     files = "-m", served, "-md", f"{FOLDER}/{FILE}"
-    most = "--spec-draft-n-max", str(draft_tokens)
-    return "llama-server", *files, "--spec-type", f"draft-{kind}", *most
+    length = "--spec-draft-n-max", str(draft_tokens)
+    return "llama-server", *files, "--spec-type", f"draft-{kind}", *length
 
 
 def write_model(model: Source, folder: Path) -> None:

@@ -34,8 +34,8 @@ class MaskedReader(StateReader):
         self._mask_state = head.mask_hidden.detach()[None]
         self._tokens = head.tokens
         self.device, self.vocab = target.device, target.vocab
-        most = head.config.llama.max_position_embeddings
-        context = min(target.context, most)
+        positions = head.config.llama.max_position_embeddings
+        context = min(target.context, positions)
         super().__init__(executor_for(head, target), context)
 
     def read(
