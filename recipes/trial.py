@@ -19,7 +19,7 @@ from release_run import ReleaseError, run
 COMMANDS = {
     "foreword-server": ("serve", "batch"),
     "foreword-train": ("train", "data", "export"),
-    "foreword-lab": ("bench", "certify", "demo", "doctor", "theory", "view"),
+    "foreword-lab": ("bench", "certify", "demo", "doctor", "view"),
 }
 """Package -> commands that it brings."""
 ANSWER = """

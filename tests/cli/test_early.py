@@ -64,8 +64,6 @@ WRONG = {
     "bench --draft ./nowhere": "./nowhere",
     "bench --plot nowhere/new.png": "cannot write",
     "demo --temperature -1": "temperature must be",
-    "theory --alpha 2 --cost 0": "'--alpha' is a probability",
-    "theory --plot nowhere/new.png": "cannot write",
     "index data.jsonl --out data.jsonl/new": "cannot create",
     "index data.jsonl --out new --model ./nowhere": "./nowhere",
     "export ./nowhere --for vllm --out new": "./nowhere",
@@ -100,7 +98,6 @@ LIGHT: dict[tuple[str, ...], str] = {
     ("methods", "--json"): '"name": "suffix"',
     ("--version",): f"foreword {foreword.__version__}",
     ("view", "answer.json"): "passes",
-    ("theory", "--alpha", "0.8", "--cost", "0.05"): "best γ = 8",
 }
 """Commands that need no model, and a part of their output."""
 

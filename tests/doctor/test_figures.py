@@ -9,8 +9,8 @@ from foreword import LLM
 from foreword_lab.doctor import acceptance, costs
 from foreword_lab.doctor.figures import Figures
 from foreword_lab.doctor.finding import Finding, ranked
+from foreword_lab.doctor.formulas import PassCost, tokens_by_depth
 from foreword_lab.doctor.measured import MeasuredPair
-from foreword_lab.theory.formulas import PassCost, expected_tokens
 
 FREE = PassCost(token=0.0, scoring=(1.0,) * 9)
 
@@ -50,9 +50,9 @@ def pair(llm):
 
 
 def test_speed_follows_equation_1():
-    assert made(0.8).best == pytest.approx(expected_tokens(0.8, 8))
+    assert made(0.8).best == pytest.approx(tokens_by_depth([0.8] * 8))
     half = made(0.8, drafting=0.5)
-    assert half.best == pytest.approx((1 + expected_tokens(0.8, 8)) / 2)
+    assert half.best == pytest.approx((1 + tokens_by_depth([0.8] * 8)) / 2)
     assert made(0.5, PassCost(token=0.9)).nodes == 0
     assert made(0.5, PassCost(token=0.9)).best == 1
 
@@ -61,8 +61,8 @@ def test_free_drafting_is_what_a_dear_drafter_costs(pair):
     figures = made(0.8, replace(FREE, token=0.5))
     (found,) = costs.drafter(pair(figures))
     assert (found.level, found.name) == ("note", "dear drafter")
-    assert found.speed == pytest.approx(expected_tokens(0.8, 8))
-    assert found.cost == pytest.approx(expected_tokens(0.8, 8) / figures.best)
+    assert found.speed == pytest.approx(tokens_by_depth([0.8] * 8))
+    assert found.cost == pytest.approx(tokens_by_depth([0.8] * 8) / figures.best)
     assert "5.00 ms, 50% of a forward of the target (10.00 ms)" in found.evidence
     (loses,) = costs.drafter(pair(made(0.4, replace(FREE, token=0.6))))
     assert loses.level == "bad"
@@ -82,7 +82,7 @@ def test_free_checking_is_what_dear_checking_costs(pair):
     table = tuple(1 + rows / 4 for rows in range(9))
     (found,) = costs.checking(pair(made(0.8, replace(FREE, scoring=table))))
     assert found.name == "dear checking"
-    assert found.speed == pytest.approx(expected_tokens(0.8, 8))
+    assert found.speed == pytest.approx(tokens_by_depth([0.8] * 8))
     assert "over 9 rows takes 3.00 times" in found.evidence
     (good,) = costs.checking(pair(made(0.8)))
     assert good.level == "good"
@@ -91,7 +91,7 @@ def test_free_checking_is_what_dear_checking_costs(pair):
 def test_temperature_costs_what_acceptance_falls(pair):
     (found,) = acceptance.temperature(pair(made(0.8), made(0.3)))
     assert found.cost == pytest.approx(
-        expected_tokens(0.8, 8) / expected_tokens(0.3, 8)
+        tokens_by_depth([0.8] * 8) / tokens_by_depth([0.3] * 8)
     )
     assert "30% of the first draft tokens are accepted at temperature 1" in (
         found.evidence
@@ -107,7 +107,7 @@ def test_few_rounds_prove_no_fall_of_acceptance(pair):
 def test_low_acceptance_costs_what_training_can_bring(pair):
     (found,) = acceptance.low(pair(made(0.2)))
     assert found.level == "note"
-    assert found.speed == pytest.approx(expected_tokens(acceptance.TRAINED, 8))
+    assert found.speed == pytest.approx(tokens_by_depth([acceptance.TRAINED] * 8))
     (rare,) = acceptance.low(pair(made(0.05)))
     assert rare.level == "bad"
     assert acceptance.low(pair(made(0.0, tried=0))) == []

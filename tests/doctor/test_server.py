@@ -10,8 +10,8 @@ import starter
 from foreword import LLM
 from foreword.errors import InvalidRequest
 from foreword_lab.doctor.finding import Diagnosis, Finding
+from foreword_lab.doctor.formulas import PassCost, speed_up
 from foreword_lab.doctor.server.run import examine_server
-from foreword_lab.theory.formulas import PassCost, speed_up
 from foreword_server.settings import hashed
 from serving import Running, running
 

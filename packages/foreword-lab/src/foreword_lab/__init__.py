@@ -1,1 +1,1 @@
-"""Measuring: benchmarks, certificates, diagnoses, theory and tuning."""
+"""Measuring: benchmarks, certificates, diagnoses."""

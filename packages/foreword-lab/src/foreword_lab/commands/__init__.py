@@ -7,7 +7,6 @@ from foreword_lab.commands.demo import demo
 from foreword_lab.commands.doctor import doctor
 from foreword_lab.commands.quantize import quantize
 from foreword_lab.commands.simulate import simulate
-from foreword_lab.commands.theory import theory
 from foreword_lab.commands.view import view
 from foreword_lab.commands.whatif import whatif
 
@@ -78,16 +77,6 @@ COMMANDS = (
             "foreword simulate --from-server http://127.0.0.1:8000 --clients 32",
             "foreword simulate --costs costs.json --rate 20 --replicas 1,2,4,8",
             "foreword simulate --costs costs.json --trace trace.jsonl --json",
-        ),
-    ),
-    Command(
-        MEASURE,
-        "theory",
-        theory,
-        (
-            "foreword theory --alpha 0.8 --cost 0.05",
-            "foreword theory --quick --plot theory.png",
-            "foreword theory path/or/hub-id --draft path/or/hub-id -t 0 --json -",
         ),
     ),
     Command(

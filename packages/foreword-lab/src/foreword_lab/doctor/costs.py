@@ -3,7 +3,7 @@
 from foreword.registry import DEFAULT_METHOD
 from foreword_lab.doctor.finding import MATTERS, Finding, would_be
 from foreword_lab.doctor.measured import MeasuredPair
-from foreword_lab.theory.rounds import LONGEST
+from foreword_lab.doctor.rounds import LONGEST
 
 
 def drafter(pair: MeasuredPair) -> list[Finding]:

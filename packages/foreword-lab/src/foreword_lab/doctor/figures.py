@@ -8,9 +8,9 @@ from typing import Any
 
 from foreword.model.cost import Cost
 from foreword_lab.bench.records import Round
-from foreword_lab.theory.formulas import PassCost, best_gamma, tokens_by_depth
-from foreword_lab.theory.report import pass_cost, rest_of, shares
-from foreword_lab.theory.rounds import LONGEST, Answers
+from foreword_lab.doctor.formulas import PassCost, best_gamma, tokens_by_depth
+from foreword_lab.doctor.pass_cost import pass_cost, rest_of, shares
+from foreword_lab.doctor.rounds import LONGEST, Answers
 
 BUDGETS = (0, 1, LONGEST)
 """Draft tokens of the measured passes: the formulas are linear between them."""

@@ -7,7 +7,7 @@ from foreword.api.session import Session
 from foreword.prompts import Prompt
 from foreword.types import SamplingParams
 from foreword_lab.doctor.figures import BUDGETS, Figures, figures
-from foreword_lab.theory.rounds import Answers, measure
+from foreword_lab.doctor.rounds import Answers, measure
 
 Prompts = Sequence[Sequence[int]]
 """Token ids of each prompt."""

@@ -18,7 +18,7 @@ from foreword_lab.doctor import acceptance, costs, fit
 from foreword_lab.doctor.figures import Figures
 from foreword_lab.doctor.finding import Diagnosis, Finding, ranked
 from foreword_lab.doctor.measured import MeasuredPair
-from foreword_lab.theory.rounds import LONGEST, chain_rule
+from foreword_lab.doctor.rounds import LONGEST, chain_rule
 
 CHECKS = (
     acceptance.low,

@@ -8,8 +8,8 @@ from typing import Any
 from foreword.registry import DEFAULT_METHOD
 from foreword_lab.doctor.acceptance import GOOD, RARE, TRAIN, TRAINED
 from foreword_lab.doctor.finding import MATTERS, Finding
+from foreword_lab.doctor.formulas import PassCost, best_gamma, speed_up, tokens_by_depth
 from foreword_lab.doctor.server.metrics import ServerMetrics
-from foreword_lab.theory.formulas import PassCost, best_gamma, speed_up, tokens_by_depth
 
 ASSUMED = 0.05
 """Steps of the target. Cost of a draft token where the metrics do not tell: drafters of

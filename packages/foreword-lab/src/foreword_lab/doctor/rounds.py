@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from statistics import median
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +10,6 @@ from jaxtyping import Float
 from foreword.api.session import Session
 from foreword.budget import FixedBudget
 from foreword.budget.base import RoundResult
-from foreword.estimators import OUTLIER
 from foreword.types import Request, SamplingParams
 from foreword.verify import Rule, rule
 from foreword_lab.bench.records import Round
@@ -25,8 +23,6 @@ Counts = Float[np.ndarray, "prompt budget depth 2"]
 """Passes in which the draft token of a depth was accepted, and in which it was scored
 and the draft tokens before it were accepted.
 """
-Times = Float[np.ndarray, "prompt budget 2"]
-"""Tokens and seconds of the passes after the prompt was read."""
 
 
 def chain_rule() -> Rule:
@@ -76,25 +72,6 @@ class Answers:
                 counts[prompt, budget, : round_.verified, 1] += 1
         return counts
 
-    def times(self) -> Times:
-        """Return tokens and seconds of prompts that have passes without reading at
-        every budget; a stall counts as OUTLIER times the budget's median.
-        """
-        times = np.zeros((len(self.passes), LONGEST + 1, 2))
-        decoding = {
-            at: [one for one in passes if not one.reading]
-            for at, passes in self._by_run()
-        }
-        seconds: dict[int, list[float]] = {}
-        for (_, budget), passes in decoding.items():
-            seconds.setdefault(budget, []).extend(one.seconds for one in passes)
-        usual = {budget: median(all_) for budget, all_ in seconds.items() if all_}
-        for at, passes in decoding.items():
-            for round_ in passes:
-                clipped = min(round_.seconds, OUTLIER * usual[at[1]])
-                times[at] += round_.tokens, clipped
-        return times[(times[:, :, 1] > 0).all(axis=1)]
-
     def decoding(self) -> list[Round]:
         """Return all passes that read no prompt."""
         every = [one for _, passes in self._by_run() for one in passes]
@@ -120,11 +97,11 @@ def measure(
     no past answers: a drafter that looks tokens up must not have seen the answer.
     """
     answers = Answers()
-    tenant = f"theory-{params.temperature:g}"
+    tenant = f"doctor-{params.temperature:g}"
     for number, prompt in enumerate(prompts):
         if not number:
             short = min(WARM_TOKENS, params.max_tokens)
-            warm = replace(params, max_tokens=short, tenant="theory-warm")
+            warm = replace(params, max_tokens=short, tenant="doctor-warm")
             _runs(session, prompt, warm, budgets)
         seed = (params.seed or 0) + number
         prompt_params = replace(params, seed=seed, tenant=tenant)

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreword_lab.theory import formulas
+from foreword_lab.doctor import formulas
 
 FREE = formulas.PassCost(token=0.0)
 TABLE_1 = (
-    (0.6, 2, 1.53, 1.96),
-    (0.7, 3, 1.58, 2.53),
-    (0.8, 2, 1.23, 2.44),
-    (0.8, 5, 1.63, 3.69),
-    (0.9, 2, 1.11, 2.71),
-    (0.9, 10, 1.60, 6.86),
+    (0.6, 2, 1.96),
+    (0.7, 3, 2.53),
+    (0.8, 2, 2.44),
+    (0.8, 5, 3.69),
+    (0.9, 2, 2.71),
+    (0.9, 10, 6.86),
 )
-"""Leviathan et al. 2023 (arXiv 2211.17192), table 1: α, γ, operations, speed."""
+"""Leviathan et al. 2023 (arXiv 2211.17192), table 1: α, γ, speed where c = 0."""
 TABLE_4 = (
     ("EnDe small, 0", 7, 0.75, 0.02, 3.2, 3.4),
     ("EnDe base, 0", 7, 0.80, 0.04, 3.3, 2.8),
@@ -42,14 +42,12 @@ CHEN = {"XSum, nucleus": 1.92, "XSum, greedy": 2.01, "HumanEval, nucleus": 2.46}
 
 
 def theorem(alpha: float, gamma: int, cost: float) -> float:
-    return formulas.speed_up(
-        formulas.expected_tokens(alpha, gamma), gamma, formulas.PassCost(token=cost)
-    )
+    tokens = formulas.tokens_by_depth([alpha] * gamma)
+    return formulas.speed_up(tokens, gamma, formulas.PassCost(token=cost))
 
 
-@pytest.mark.parametrize(("alpha", "gamma", "growth", "speed"), TABLE_1)
-def test_table_1_is_reproduced(alpha, gamma, growth, speed):
-    assert round(formulas.operations(alpha, gamma), 2) == growth
+@pytest.mark.parametrize(("alpha", "gamma", "speed"), TABLE_1)
+def test_table_1_is_reproduced(alpha, gamma, speed):
     assert round(theorem(alpha, gamma, 0.0), 2) == speed
 
 
@@ -97,20 +95,9 @@ def acceptance_of(speed: float) -> float:
 
 
 @given(st.floats(0, 0.99), st.integers(0, 64))
-def test_sum_is_the_closed_form(alpha, gamma):
-    closed = (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    assert formulas.expected_tokens(alpha, gamma) == pytest.approx(closed)
-
-
-@given(st.floats(0, 1), st.integers(1, 16))
 def test_equal_shares_give_equation_1(alpha, gamma):
-    assert formulas.tokens_by_depth([alpha] * gamma) == pytest.approx(
-        formulas.expected_tokens(alpha, gamma)
-    )
-
-
-def test_all_accepted_is_every_draft_token_and_one_more():
-    assert formulas.expected_tokens(1.0, 5) == 6
+    closed = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    assert formulas.tokens_by_depth([alpha] * gamma) == pytest.approx(closed)
 
 
 def test_tokens_take_the_share_of_each_depth():
@@ -126,35 +113,16 @@ def test_measured_scoring_start_and_overhead_are_paid():
     assert formulas.speed_up(2.0, 2, cost) == pytest.approx(2.0 * 1.5 / 2.3)
 
 
-@given(st.floats(0.001, 0.99))
-def test_one_draft_token_pays_from_its_cost_on(cost):
-    """Leviathan et al. 2023, corollary 3.9: α > c."""
-    priced = formulas.PassCost(token=cost)
-    assert formulas.least_alpha(1, priced) == pytest.approx(cost, abs=1e-9)
-    assert formulas.pays_from(priced, 16) == pytest.approx(cost, abs=1e-9)
-
-
-@given(st.floats(0, 0.99), st.floats(0, 0.99))
-def test_speed_is_at_least_that_of_corollary_3_9(alpha, cost):
-    if alpha > cost:
-        best = max(formulas.speeds(alpha, formulas.PassCost(token=cost), 16))
-        assert best >= (1 + alpha) / (1 + cost) - 1e-9
-
-
 def test_nothing_pays_if_drafting_costs_a_step():
     dear = formulas.PassCost(token=1.0, start=0.5)
-    assert formulas.pays_from(dear, 64) is None
-    assert formulas.best_gamma(formulas.speeds(0.9, dear, 64)) == 0
+    assert formulas.best_gamma(speeds(0.9, dear)) == 0
 
 
 def test_best_draft_is_longest_if_it_is_free():
-    assert formulas.best_gamma(formulas.speeds(0.8, FREE, 64)) == 64
-    assert formulas.loses_from(formulas.speeds(0.8, FREE, 64)) is None
+    assert formulas.best_gamma(speeds(0.8, FREE)) == 64
 
 
-def test_drafting_loses_beyond_the_best():
-    by_gamma = formulas.speeds(0.5, formulas.PassCost(token=0.1), 32)
-    best, loses = formulas.best_gamma(by_gamma), formulas.loses_from(by_gamma)
-    assert loses is not None
-    assert 0 < best < loses
-    assert by_gamma[loses] < 1 <= by_gamma[loses - 1]
+def speeds(alpha: float, cost: formulas.PassCost) -> list[float]:
+    """Speeds of 0 to 64 draft tokens."""
+    tokens = [formulas.tokens_by_depth([alpha] * gamma) for gamma in range(65)]
+    return [formulas.speed_up(one, gamma, cost) for gamma, one in enumerate(tokens)]

@@ -1,1 +1,0 @@
-"""Speed of drafting by the formulas of the papers, fed by measurements of a pair."""
