@@ -1,13 +1,11 @@
-"""Estimate a forward at 2 to 192 cores from kernels that were measured on two
-(docs/notes/measured/many-cores.md):
+"""Estimate a forward at 2 to 192 cores from kernels that were measured on two, and print
+the tables of docs/notes/measured/many-cores.md:
 
-    python recipes/many_cores.py           # the tables of that page
-    python recipes/many_cores.py 96 >FILE  # costs for `foreword simulate --costs FILE`
+    python recipes/many_cores.py
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from math import ceil
@@ -185,15 +183,6 @@ def table(shape: Shape, rows: int) -> str:
     return "\n".join(lines)
 
 
-def costs(cores: int) -> str:
-    """Return the costs of a replica for `foreword simulate`."""
-    seconds = {str(rows): row(QWEN, rows, cores)["after"] / 1000 for rows in CORE}
-    return json.dumps({"forward": seconds})
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        sys.stdout.write(costs(int(sys.argv[1])) + "\n")
-    else:
-        for shape in (QWEN, SMALL):
-            sys.stdout.write(f"{shape.name}\n\n{table(shape, 1)}\n\n")
+    for shape in (QWEN, SMALL):
+        sys.stdout.write(f"{shape.name}\n\n{table(shape, 1)}\n\n")

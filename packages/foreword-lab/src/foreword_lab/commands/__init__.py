@@ -6,7 +6,6 @@ from foreword_lab.commands.certify import certify
 from foreword_lab.commands.demo import demo
 from foreword_lab.commands.doctor import doctor
 from foreword_lab.commands.quantize import quantize
-from foreword_lab.commands.simulate import simulate
 from foreword_lab.commands.view import view
 from foreword_lab.commands.whatif import whatif
 
@@ -67,16 +66,6 @@ COMMANDS = (
             "foreword demo",
             "foreword demo --temperature 0.8 --seed 7",
             "foreword demo --html demo.html",
-        ),
-    ),
-    Command(
-        MEASURE,
-        "simulate",
-        simulate,
-        (
-            "foreword simulate --from-server http://127.0.0.1:8000 --clients 32",
-            "foreword simulate --costs costs.json --rate 20 --replicas 1,2,4,8",
-            "foreword simulate --costs costs.json --trace trace.jsonl --json",
         ),
     ),
     Command(

@@ -13,11 +13,15 @@ from foreword_lab.doctor.formulas import PassCost
 
 def shares(sums: np.ndarray) -> np.ndarray:
     """Return accepted over tried draft tokens by depth; 0 where none was tried."""
-    accepted, tried = sums[:, 0], sums[:, 1]
+    accepted = sums[:, 0]
+    tried = sums[:, 1]
     return accepted / np.maximum(tried, 1)
 
 
-def pass_cost(passes: Sequence[Round], scoring: Cost) -> tuple[PassCost, float]:
+def pass_cost(
+    passes: Sequence[Round],
+    scoring: Cost,
+) -> tuple[PassCost, float]:
     """Return the cost of a pass, and the seconds of a step of plain decoding.
 
     Medians of passes with equally many draft tokens: a stall of the machine proves
@@ -31,9 +35,13 @@ def pass_cost(passes: Sequence[Round], scoring: Cost) -> tuple[PassCost, float]:
             proposed.setdefault(round_.drafted, []).append(round_.clock.propose)
     start, token = _line(proposed)
     rest = median([rest_of(one) for one in passes]) if passes else 0.0
-    table = tuple(scoring(gamma) / scoring(0) for gamma in range(NODES + 1))
+    single = scoring(0)
+    table = tuple(scoring(gamma) / single for gamma in range(NODES + 1))
     cost = PassCost(
-        token=token / step, start=start / step, overhead=rest / step, scoring=table
+        token=token / step,
+        start=start / step,
+        overhead=rest / step,
+        scoring=table,
     )
     return cost, step
 
@@ -55,8 +63,9 @@ def _line(seconds: dict[int, list[float]]) -> tuple[float, float]:
     slope, start = 0.0, -1.0
     if len(sizes) > 1:
         slope, start = np.polyfit(sizes, middles, 1, w=np.sqrt(weights))
+    total = weights @ middles
     if start < 0:
-        return 0.0, float(weights @ middles / (weights @ sizes))
+        return 0.0, float(total / (weights @ sizes))
     if slope < 0:
-        return float(weights @ middles / weights.sum()), 0.0
+        return float(total / weights.sum()), 0.0
     return float(start), float(slope)

@@ -86,7 +86,7 @@ EXTRAS = {
     **dict.fromkeys(("methods", "inspect")),
     **dict.fromkeys(("doctor", "certify"), "lab"),
     "env": None,
-    **dict.fromkeys(("demo", "simulate", "bench"), "lab"),
+    **dict.fromkeys(("demo", "bench"), "lab"),
 }
 """Command of Foreword -> the extra that brings it, None for this package's own
 commands; in the order of the help, where commands of other packages follow.

@@ -1,11 +1,9 @@
-"""The estimate for many cores: its page, its one measurement, and the costs it writes."""
+"""The estimate for many cores: its page and its one measurement."""
 
 from pathlib import Path
 
 import pytest
 from recipes import many_cores
-
-from foreword_lab.simulate.costs import ReplicaCosts
 
 PAGE = Path(__file__).parents[2] / "docs/notes/measured/many-cores.md"
 TOKEN = 1000 / 30.6
@@ -26,12 +24,3 @@ def test_few_panels_leave_threads_idle():
     """1,536 outputs are 24 chunks of two panels, whatever the number of threads."""
     row = many_cores.row(many_cores.QWEN, 8, 192)
     assert row["uneven"] > 0.25 * row["products"]
-
-
-@pytest.mark.parametrize("cores", many_cores.CORES)
-def test_costs_are_those_of_a_simulation(tmp_path, cores):
-    file = tmp_path / "costs.json"
-    file.write_text(many_cores.costs(cores))
-    costs = ReplicaCosts.read(file)
-    expected = many_cores.row(many_cores.QWEN, 8, cores)["after"]
-    assert costs.forward_seconds(8) == pytest.approx(expected / 1000)
