@@ -7,7 +7,6 @@ from foreword.errors import InvalidRequest
 from foreword_lab.bench.stats import (
     Interval,
     median_of,
-    over_prompts,
     percentiles,
     speed,
     speedup,
@@ -68,23 +67,6 @@ def test_the_same_data_give_the_same_interval():
 def test_other_prompts_cannot_be_compared(unchecked, ours, theirs):
     with pytest.raises(InvalidRequest, match="same prompts on both sides"):
         speedup(np.ones((ours, 2)), np.ones((theirs, 2)))
-
-
-def test_any_statistic_of_prompts_gets_the_interval_of_speeds():
-    ours, theirs = pair(np.random.default_rng(4))
-    found = over_prompts(
-        np.concatenate([ours, theirs], axis=1),
-        lambda sums: sums[0] / sums[1] / (sums[2] / sums[3]),
-    )
-    expected = speedup(ours, theirs)
-    assert (found.low, found.mid, found.high) == pytest.approx(
-        (expected.low, expected.mid, expected.high)
-    )
-
-
-def test_without_prompts_there_is_nothing_to_resample():
-    with pytest.raises(InvalidRequest, match="got none"):
-        over_prompts(np.zeros((0, 2)), lambda sums: float(sums[0]))
 
 
 def test_median_lies_within_its_interval():

@@ -1,6 +1,6 @@
 """Statistics of measurements: intervals by the bootstrap over prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -59,24 +59,3 @@ def speedup(
     mine, other = ours[drawn].sum(axis=1), theirs[drawn].sum(axis=1)
     ratios = (mine[:, 0] / mine[:, 1]) / (other[:, 0] / other[:, 1])
     return Interval.of(speed(ours) / speed(theirs), ratios)
-
-
-Counts: TypeAlias = Float[np.ndarray, "prompt ..."]
-"""Sums of each prompt, whatever they count; float64."""
-
-
-def over_prompts(
-    counts: Counts, statistic: Callable[[np.ndarray], float], *, seed: int = 0
-) -> Interval:
-    """Return a statistic of the sums over all prompts, with its interval.
-
-    `statistic` takes the sum of `counts` over its prompts. With one prompt the interval
-    has no width. Raises InvalidRequest without a prompt.
-    """
-    if not len(counts):
-        raise InvalidRequest(
-            "cannot give an interval: it resamples prompts, got none. Give one"
-        )
-    drawn = resamples(len(counts), seed=seed)
-    values = [statistic(counts[chosen].sum(axis=0)) for chosen in drawn]
-    return Interval.of(statistic(counts.sum(axis=0)), values)
