@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,20 +26,17 @@ if TYPE_CHECKING:
 PANEL = "Ray"
 
 Requests = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="REQUESTS",
-        help="JSON lines: custom_id, method, url, body.",
-        exists=True,
-        dir_okay=False,
+        help="JSON lines: custom_id, method, url, body. A file, or a URL of fsspec.",
     ),
 ]
 Answers = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="ANSWERS",
-        help="File to write; where it has answers already, the run goes on.",
-        dir_okay=False,
+        help="File or URL to write; where it has answers already, the run goes on.",
     ),
 ]
 Address = Annotated[
@@ -109,28 +105,30 @@ def batch(
     if ray is not None:
         early.extra("ray", "ray", "pyarrow")
     _check(ray, replicas)
+    from foreword_server.batches.copies import local_copies
     from foreword_server.batches.lines import RequestFile
     from foreword_server.batches.results import ResultFile
 
-    read = RequestFile(requests)
-    read.check()
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     values = scheduling | keywords(loading) | keywords(drafting) | {"draft": draft}
-    with ResultFile(answers) as results:
-        done = results.resume(read.lines)
-        pending = [line for line in read.lines if line.custom_id not in done]
-        counts = results.counts
-        old_count = len(done)
-        seconds = 0.0
-        if pending:
-            work = _Work(read, pending, results, quiet or as_json)
-            seconds = (
-                _answer(work, model, values)
-                if ray is None
-                else _answer_on_ray(work, model, values, ray, replicas)
-            )
+    with local_copies(requests, answers) as copies:
+        read = RequestFile(copies.requests, name=requests)
+        read.check()
+        with copies.continued(), ResultFile(copies.answers, answers) as results:
+            done = results.resume(read.lines)
+            pending = [line for line in read.lines if line.custom_id not in done]
+            old_count = len(done)
+            seconds = 0.0
+            if pending:
+                work = _Work(read, pending, results, quiet or as_json)
+                with copies.storing(runtime.note):
+                    seconds = (
+                        _answer(work, model, values)
+                        if ray is None
+                        else _answer_on_ray(work, model, values, ray, replicas)
+                    )
     _report(results, old_count, seconds, as_json=as_json, quiet=quiet)
-    if counts.failed:
+    if results.counts.failed:
         raise typer.Exit(1)
 
 
@@ -152,7 +150,7 @@ def _report(
         before = f", {old_count} of them before" if old_count else ""
         speed = f" · {counts.tokens / seconds:.0f} tok/s" if seconds else ""
         runtime.note(
-            f"{counts.completed} answers in {results.path}{before}, {counts.failed} "
+            f"{counts.completed} answers in {results.name}{before}, {counts.failed} "
             f"failed · {counts.tokens} tokens{speed}"
         )
 

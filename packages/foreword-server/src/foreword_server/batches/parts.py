@@ -1,0 +1,102 @@
+"""A file of answers on another file system: a copy here, stored there part by part."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from foreword_server.batches.storage import RemoteFolder, StorageError
+
+PART_SECONDS = 30.0
+"""Seconds between two parts: a killed program loses the answers of so long."""
+
+
+class StoredAnswers:
+    """A file of answers in a folder, and the copy to which a program appends.
+
+    Object stores cannot append, so new answers are files of their own until the last
+    one is written; then one file holds all. Their names begin with the file's.
+    """
+
+    def __init__(self, folder: RemoteFolder, name: str, path: Path) -> None:
+        self._folder, self._name, self._path = folder, name, path
+        self._run = secrets.token_hex(4)  # no run writes over a part of another
+        self._parts: list[str] = []
+        """Names of the parts that are stored."""
+        self._count = 0
+        self._end = 0
+        """Bytes of the copy that are stored."""
+        self._whole = -1
+        """Bytes of the whole file that is stored; -1: none."""
+
+    def fetch(self) -> None:
+        """Make the copy from what is stored; an answer may stand in it twice."""
+        names = self._folder.names()
+        prefix = f"{self._name}.part-"
+        self._parts = [name for name in names if name.startswith(prefix)]
+        with self._path.open("wb") as copy:
+            for name in [self._name] * (self._name in names) + self._parts:
+                content = self._folder.read(name)
+                copy.write(content[: content.rfind(b"\n") + 1])
+                self._end += len(content)
+                if name == self._name:
+                    self._whole = len(content)
+
+    def begin(self) -> None:
+        """Take what the copy holds as stored. Raises StorageError if nothing can be."""
+        self._end = self._path.stat().st_size
+        self._write(b"")
+
+    def store(self) -> None:
+        """Store the whole lines that are new."""
+        with self._path.open("rb") as copy:
+            copy.seek(self._end)
+            text = copy.read()
+        text = text[: text.rfind(b"\n") + 1]
+        if text:
+            self._write(text)
+            self._end += len(text)
+
+    @contextmanager
+    def storing(self, failed: Callable[[StorageError], None]) -> Iterator[None]:
+        """Store parts meanwhile, in a thread, and the rest in the end.
+
+        `failed` gets the error of a part; the next one holds its lines too.
+        """
+        self.begin()
+        ended = Event()
+
+        def work() -> None:
+            while not ended.wait(PART_SECONDS):
+                try:
+                    self.store()
+                except StorageError as error:
+                    failed(error)
+
+        thread = Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.store()
+
+    def finish(self) -> None:
+        """Store the whole file, then delete its parts."""
+        if self._parts or self._path.stat().st_size != self._whole:
+            self._folder.put(self._path, self._name)
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete the parts."""
+        while self._parts:
+            self._folder.delete(self._parts[-1])
+            self._parts.pop()
+
+    def _write(self, text: bytes) -> None:
+        self._count += 1
+        name = f"{self._name}.part-{self._run}-{self._count:06}"
+        self._folder.write(name, text)
+        self._parts.append(name)

@@ -1,0 +1,153 @@
+"""Files on file systems of fsspec: written whole, part by part, and gone on with."""
+
+import json
+import tempfile
+
+import fsspec
+import pytest
+
+from foreword.errors import ForewordError, InvalidRequest
+from foreword_server.batches import copies, parts
+from foreword_server.batches.lines import RequestFile
+from foreword_server.batches.parts import StoredAnswers
+from foreword_server.batches.results import Response, ResultFile
+from foreword_server.batches.storage import RemoteFolder
+from requested import answers, chat, texts, written
+
+GOOD = Response(200, "req_1", {"usage": {"completion_tokens": 3}})
+BAD = Response(400, "req_2", {"error": {"message": "no"}})
+
+
+@pytest.fixture(params=["memory", "local"])
+def url(request, tmp_path):
+    """A folder of a file system of fsspec."""
+    if request.param == "local":
+        (tmp_path / "store").mkdir()
+        yield f"local://{tmp_path}/store"
+        return
+    yield "memory://store"
+    fsspec.filesystem("memory").store.clear()
+
+
+def names(url):
+    return RemoteFolder.of(url).names()
+
+
+def text(url):
+    with fsspec.open(url, "r") as file:
+        return file.read()
+
+
+def test_command_answers_a_url_once(here, url):
+    written(here.folder / "in.jsonl", chat(0), chat(1, n=5), chat(2, temperature=-1))
+    fsspec.filesystem(url.partition(":")[0]).put_file(
+        str(here.folder / "in.jsonl"), f"{url}/in.jsonl".partition("://")[2]
+    )
+    words = ("batch", f"{url}/in.jsonl", f"{url}/out.jsonl", "--slots", "1", "--json")
+    ended = here(*words)
+    assert ended.returncode == 1, ended.stderr
+    assert names(url) == ["in.jsonl", "out.jsonl"]
+    first = answers(text(f"{url}/out.jsonl"))
+    written(here.folder / "in.jsonl", chat(0), chat(1, n=5), chat(2))
+    ended = here("batch", "in.jsonl", *words[2:])
+    assert json.loads(ended.stdout)["kept"] == 2
+    second = answers(text(f"{url}/out.jsonl"))
+    assert second["c0"] == first["c0"]
+    assert len(texts(text(f"{url}/out.jsonl"))) == 3
+
+
+def test_answers_of_a_killed_run_are_gone_on_with(tmp_path, url):
+    lines = RequestFile(written(tmp_path / "in", *map(chat, range(5)))).lines
+    folder = RemoteFolder.of(url)
+    killed = StoredAnswers(folder, "out", tmp_path / "killed")
+    killed.fetch()
+    with ResultFile(tmp_path / "killed") as results:
+        killed.begin()
+        for line, response in zip(lines, (GOOD, BAD, GOOD), strict=False):
+            results.write(line, response)
+            killed.store()
+        results.write(lines[3], GOOD)  # not stored: lost
+    cut = folder.read(killed._parts[-1])
+    folder.write("out.part-0", cut[: len(cut) // 2])  # a file system cut it
+    path = tmp_path / "again"
+    again = StoredAnswers(folder, "out", path)
+    again.fetch()
+    with ResultFile(path) as results:
+        assert results.resume(lines) == {"c0", "c2"}
+        failures = []
+        with again.storing(failures.append):
+            for number in (1, 3):
+                results.write(lines[number], GOOD)
+        third = StoredAnswers(folder, "out", tmp_path / "third")
+        third.fetch()
+        results.write(lines[4], GOOD)
+    with ResultFile(tmp_path / "third") as results:
+        assert results.resume(lines) == {"c0", "c1", "c2", "c3"}
+    again.finish()
+    assert names(url) == ["out"]
+    assert set(answers(text(f"{url}/out"))) == {f"c{number}" for number in range(5)}
+    assert failures == []
+
+
+def test_part_that_cannot_be_stored_is_stored_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PART_SECONDS", 0.001)
+    (tmp_path / "store").mkdir()
+    folder = RemoteFolder.of(f"local://{tmp_path}/store")
+    lines = RequestFile(written(tmp_path / "in", chat(0))).lines
+    stored = StoredAnswers(folder, "out", tmp_path / "copy")
+    stored.fetch()
+    failures = []
+    with ResultFile(tmp_path / "copy") as results, stored.storing(failures.append):
+        (tmp_path / "store").rename(tmp_path / "away")
+        results.write(lines[0], GOOD)
+        while not failures:
+            pass  # a part is tried each millisecond
+        (tmp_path / "away").rename(tmp_path / "store")
+    assert "cannot write local://" in str(failures[0])
+    stored.finish()
+    assert set(answers((tmp_path / "store" / "out").read_text())) == {"c0"}
+
+
+def test_answers_that_cannot_be_stored_stay_on_this_machine(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+
+    def run() -> None:
+        url = f"local://{tmp_path}/store/out"
+        with copies.local_copies("in", url) as local, local.continued():
+            local.answers.write_text("an answer\n")
+            (tmp_path / "store").rmdir()
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ForewordError, match="All answers are in ") as error:
+        run()
+    (kept,) = tmp_path.glob("foreword-batch-*/answers.jsonl")
+    assert kept.read_text() == "an answer\n"
+    assert str(kept) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nothing://a/b", "Give a URL that fsspec opens"),
+        ("local:///none/in.jsonl", "cannot read local:///none/in.jsonl: FileNotFound"),
+    ],
+)
+def test_url_that_cannot_be_read_is_named(url, said):
+    with pytest.raises(InvalidRequest, match=said), copies.local_copies(url, "out"):
+        pass
+
+
+def test_answers_are_refused_before_the_model_where_they_cannot_be_stored(here):
+    written(here.folder / "in.jsonl", chat(0))
+    ended = here("batch", "in.jsonl", "local:///none/out.jsonl", "-m", "no/model")
+    assert "cannot write local:///none/out.jsonl" in ended.stderr
+
+
+def test_file_that_is_not_answers_is_not_touched(here, url):
+    RemoteFolder.of(url).write("out", b"a diary\n")
+    written(here.folder / "in.jsonl", chat(0))
+    ended = here("batch", "in.jsonl", f"{url}/out")
+    assert f"cannot continue {url}/out: it holds something else" in ended.stderr
+    assert text(f"{url}/out") == "a diary\n"
+    assert names(url) == ["out"]
