@@ -12,7 +12,21 @@ from foreword_server.batches.lines import RequestFile
 from foreword_server.batches.parts import StoredAnswers
 from foreword_server.batches.results import Response, ResultFile
 from foreword_server.batches.storage import RemoteFolder
-from requested import answers, chat, texts, written
+from foreword_server.batches.store import Store
+from foreword_server.settings import Settings
+from requested import (
+    CHAT,
+    answers,
+    begun,
+    chat,
+    content,
+    ended,
+    got,
+    texts,
+    uploaded,
+    written,
+)
+from serving import running
 
 GOOD = Response(200, "req_1", {"usage": {"completion_tokens": 3}})
 BAD = Response(400, "req_2", {"error": {"message": "no"}})
@@ -38,6 +52,7 @@ def text(url):
         return file.read()
 
 
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_command_answers_a_url_once(here, url):
     written(here.folder / "in.jsonl", chat(0), chat(1, n=5), chat(2, temperature=-1))
     fsspec.filesystem(url.partition(":")[0]).put_file(
@@ -151,3 +166,67 @@ def test_file_that_is_not_answers_is_not_touched(here, url):
     assert f"cannot continue {url}/out: it holds something else" in ended.stderr
     assert text(f"{url}/out") == "a diary\n"
     assert names(url) == ["out"]
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Give the next server a machine without files."""
+
+    def new(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    return new
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_batch_goes_on_on_another_machine(llm, url, machine):
+    machine("first")
+    requests = [chat(number, max_tokens=48) for number in range(16)]
+    with running(llm, files=url) as server:
+        batch = begun(server, uploaded(server, *requests))
+        before = ended(server, batch, least=2)
+        assert before["status"] == "in_progress"
+    parts = [name for name in names(url) if ".part-" in name]
+    kept = "".join(text(f"{url}/{name}") for name in parts).splitlines()
+    assert len(kept) >= 2
+    machine("second")
+    with running(llm, files=url) as server:
+        batch = ended(server, batch)
+        assert batch["request_counts"] == {"total": 16, "completed": 16, "failed": 0}
+        found = content(server, batch["output_file_id"])
+        assert len(texts(found)) == 16
+        assert set(kept) <= set(found.splitlines())
+    machine("third")
+    with running(llm, files=url) as server:
+        assert content(server, batch["output_file_id"]) == found
+        for one in got(server, "/v1/files")["data"]:
+            assert server.http.delete(f"/v1/files/{one['id']}").json()["deleted"]
+    left = {name.partition(".")[2] for name in names(url)}
+    assert left == {"", "tenant", f"{batch['id']}.json"}
+    machine("third")
+    with running(llm, files=url) as server:
+        assert got(server, "/v1/files")["data"] == []
+
+
+def test_upload_that_cannot_be_stored_is_refused(llm, tmp_path, machine, caplog):
+    machine("here")
+    (tmp_path / "store").mkdir()
+    url = f"local://{tmp_path}/store"
+    with running(llm, files=url) as server:
+        file = uploaded(server, chat(0))
+        (tmp_path / "store").rename(tmp_path / "away")
+        refused = server.http.post(
+            "/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"x")}
+        )
+        assert refused.status_code == 503
+        assert "store" not in refused.text.replace("storage", "")
+        order = {"input_file_id": file["id"], "endpoint": CHAT}
+        assert server.http.post("/v1/batches", json=order).status_code == 503
+        assert [one["id"] for one in got(server, "/v1/files")["data"]] == [file["id"]]
+        assert got(server, "/v1/batches")["data"] == []
+        (tmp_path / "away").rename(tmp_path / "store")
+        assert ended(server, begun(server, file))["status"] == "completed"
+    assert f"cannot write {url}" in caplog.text
+    machine("there")
+    with pytest.raises(InvalidRequest, match="cannot write local:///none/server"):
+        Store.of(Settings(files="local:///none"))

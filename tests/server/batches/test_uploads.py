@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foreword_server import body, settings
+from foreword_server import body
 from foreword_server.batches import store
 from foreword_server.settings import digest
 from requested import CHAT, begun, chat, content, ended, got, uploaded
@@ -65,15 +65,14 @@ def upload(server: Running, size: int, key: str, **form: str) -> tuple[int, str]
 def test_key_that_keeps_too_much_is_refused_and_others_are_not(
     llm, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(settings, "MOST_UPLOADS", 2)
     monkeypatch.setattr(store, "MOST_FILES", 3)
     keys = frozenset(map(digest, ("one", "two")))
-    with running(llm, files=tmp_path, keys=keys, file=1500) as server:
+    with running(llm, files=tmp_path, keys=keys, stored=3000) as server:
         assert [upload(server, 1000, "one")[0] for _ in range(2)] == [200, 200]
         status, said = upload(server, 1001, "one")
-        assert status == 400
+        assert status == 413
         assert "cannot keep more for this key: it has 2 files of 3" in said
-        assert [upload(server, 1, "two")[0] for _ in range(4)] == [200] * 3 + [400]
+        assert [upload(server, 1, "two")[0] for _ in range(4)] == [200] * 3 + [413]
         headers = {"x-api-key": "one"}
         (first, _) = server.http.get("/v1/files", headers=headers).json()["data"]
         path = f"/v1/files/{first['id']}"
@@ -81,15 +80,22 @@ def test_key_that_keeps_too_much_is_refused_and_others_are_not(
         assert upload(server, 1000, "one")[0] == 200
 
 
-def test_key_has_few_batches_that_wait(server, monkeypatch):
-    monkeypatch.setattr(store, "MOST_UNFINISHED", 1)
+def test_key_has_few_batches_that_wait(llm, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "MOST_BATCHES", 2)
+    with running(llm, files=tmp_path, batches=1) as server:
+        check_few_wait(server)
+
+
+def check_few_wait(server: Running) -> None:
     file = uploaded(server, *(chat(number, max_tokens=64) for number in range(40)))
     first = begun(server, file)
     order = {"input_file_id": file["id"], "endpoint": CHAT}
     refused = server.http.post("/v1/batches", json=order)
     assert refused.status_code == 429
-    assert "Wait for one, or cancel one" in refused.json()["error"]["message"]
+    assert (
+        "1 of this key have not ended ('--max-batches')"
+        in refused.json()["error"]["message"]
+    )
     later = [first]
     for _ in range(2):
         server.post(f"/v1/batches/{later[-1]['id']}/cancel")

@@ -33,12 +33,16 @@ class Settings:
     """Answers. Most that run or wait at a time; more get status 429."""
     body: int = 16 * MEBIBYTE
     """Bytes. Largest request body."""
-    files: Path | None = None
-    """Folder of uploaded files and of batches; None: the server keeps none."""
+    files: str | Path | None = None
+    """Folder or URL of uploaded files and batches; None: the server keeps none."""
     prefix_folder: Path | None = None
     """Folder where the keys and values of prompts outlive the server."""
     file: int = 200 * MEBIBYTE
     """Bytes. Largest upload of such a file."""
+    stored: int | None = None
+    """Bytes. Most that the files of one key take; None: 50 of the largest."""
+    batches: int = 100
+    """Batches of one key that have not ended."""
     sound: float = 1800.0
     """Seconds. Longest sound that is transcribed."""
     context: int | None = None
@@ -91,7 +95,7 @@ class Settings:
     @property
     def room(self) -> int:
         """Bytes. Most that the files of one key take."""
-        return MOST_UPLOADS * self.file
+        return MOST_UPLOADS * self.file if self.stored is None else self.stored
 
 
 def is_loopback(host: str) -> bool:

@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Iterable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,11 @@ from typing import IO, Any, TypeVar
 from foreword.errors import ForewordError
 from foreword_server.batches.inside import Inside
 from foreword_server.batches.lines import Line, RequestFile
+from foreword_server.batches.mirror import unavailable
+from foreword_server.batches.parts import StoredAnswers
 from foreword_server.batches.results import GOOD, Response, ResultFile
 from foreword_server.batches.run import run
+from foreword_server.batches.storage import StorageError
 from foreword_server.batches.store import UNFINISHED, Store
 from foreword_server.errors import ENDS_PROCESS, ApiError
 from foreword_server.log import NAME
@@ -78,12 +81,13 @@ class Batches:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def add(self, tenant: str, batch: Batch) -> None:
+    async def add(self, tenant: str, batch: Batch) -> None:
         """Keep a new batch and queue it.
 
         Raises ApiError for a key that has too many, or a full disk.
         """
         self.store.add_batch(tenant, batch)
+        await self.store.kept(tenant, batch)
         self._begin(tenant, batch)
 
     async def cancel(self, tenant: str, id: str) -> Batch:
@@ -120,7 +124,8 @@ class Batches:
         while True:
             try:
                 self.store.delete_expired()
-            except OSError as error:
+                await self.store.settled()
+            except (OSError, ApiError) as error:
                 _log("cannot delete what has expired", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
@@ -162,7 +167,7 @@ class Batches:
         """Answer the requests of a file; return why its lines cannot be read."""
         store = self.store
         store.check_room(tenant)
-        path = store.path(tenant, batch["input_file_id"])
+        path = await store.fetched(tenant, batch["input_file_id"])
         url = batch["endpoint"]
         reading = partial(RequestFile, path, url, MOST_REQUESTS, LONGEST_REQUEST)
         read = await _whole(asyncio.to_thread(reading))
@@ -175,11 +180,13 @@ class Batches:
         self._mark(tenant, batch, "in_progress")
         path = store.path(tenant, batch["id"])
         path.touch(0o600)
+        stored = await store.answers(tenant, batch["id"])
         with ResultFile(path) as results, Attempts(path.with_suffix(".sent")) as sent:
             resume = partial(results.resume, read.lines, errors=True)
             done = await _whole(asyncio.to_thread(resume))
             left = [line for line in read.lines if line.custom_id not in done]
-            await self._send(tenant, batch, read, left, results, sent)
+            async with _storing(stored):
+                await self._send(tenant, batch, read, left, results, sent)
         self._mark(tenant, batch, "finalizing")
         return []
 
@@ -257,6 +264,7 @@ class Batches:
         if errors:
             changes["errors"] = {"object": "list", "data": errors}
         self._mark(tenant, batch, status, **changes)
+        await store.forget_answers(path)
         path.unlink(missing_ok=True)
 
     def _mark(
@@ -270,6 +278,27 @@ class Batches:
         changes["status"] = status
         changes[f"{status}_at"] = int(time())
         self.store.save(tenant, batch, changes)
+
+
+@asynccontextmanager
+async def _storing(stored: StoredAnswers | None) -> AsyncIterator[None]:
+    """Store answers meanwhile; what cannot be stored is on this machine alone."""
+    if stored is None:
+        yield
+        return
+    stack = ExitStack()
+    await _tried(partial(stack.enter_context, stored.storing(unavailable)))
+    try:
+        yield
+    finally:
+        await _tried(stack.close)
+
+
+async def _tried(store: Callable[[], object]) -> None:
+    try:
+        await _whole(asyncio.to_thread(store))
+    except StorageError as error:
+        unavailable(error)
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:

@@ -31,15 +31,15 @@ class StoredAnswers:
         """Bytes of the whole file that is stored; -1: none."""
 
     def fetch(self) -> None:
-        """Make the copy from what is stored; an answer may stand in it twice."""
+        """Add to the copy what is stored; an answer may stand in it twice then."""
         names = self._folder.names()
         prefix = f"{self._name}.part-"
         self._parts = [name for name in names if name.startswith(prefix)]
-        with self._path.open("wb") as copy:
+        with self._path.open("ab") as copy:
+            copy.truncate(_whole_lines(self._path.read_bytes()))
             for name in [self._name] * (self._name in names) + self._parts:
                 content = self._folder.read(name)
-                copy.write(content[: content.rfind(b"\n") + 1])
-                self._end += len(content)
+                copy.write(content[: _whole_lines(content)])
                 if name == self._name:
                     self._whole = len(content)
 
@@ -53,13 +53,13 @@ class StoredAnswers:
         with self._path.open("rb") as copy:
             copy.seek(self._end)
             text = copy.read()
-        text = text[: text.rfind(b"\n") + 1]
+        text = text[: _whole_lines(text)]
         if text:
             self._write(text)
             self._end += len(text)
 
     @contextmanager
-    def storing(self, failed: Callable[[StorageError], None]) -> Iterator[None]:
+    def storing(self, failed: Callable[[StorageError], object]) -> Iterator[None]:
         """Store parts meanwhile, in a thread, and the rest in the end.
 
         `failed` gets the error of a part; the next one holds its lines too.
@@ -100,3 +100,8 @@ class StoredAnswers:
         name = f"{self._name}.part-{self._run}-{self._count:06}"
         self._folder.write(name, text)
         self._parts.append(name)
+
+
+def _whole_lines(text: bytes) -> int:
+    """Return the bytes up to the last line end."""
+    return text.rfind(b"\n") + 1

@@ -80,7 +80,8 @@ def _add_files(router: APIRouter, batches: Batches | None) -> None:
         store, tenant = _kept(batches).store, http_request.state.tenant
         with store.upload(tenant) as count, store.scratch() as file:
             form = await form_of(http_request, file, count)
-            return Json(store.add(tenant, _name(form), PURPOSE, file, _seconds(form)))
+            about = store.add(tenant, _name(form), PURPOSE, file, _seconds(form))
+            return Json(await store.kept(tenant, about))
 
     @router.get(UPLOADS, tags=["OpenAI"])
     async def files(
@@ -100,7 +101,7 @@ def _add_files(router: APIRouter, batches: Batches | None) -> None:
         """Send a file."""
         queue = _kept(batches)
         record = _file(queue, http_request, file_id)
-        path = queue.store.path(http_request.state.tenant, record["id"])
+        path = await queue.store.fetched(http_request.state.tenant, record["id"])
         return FileResponse(path, media_type="application/jsonl")
 
     @router.delete(UPLOADS + "/{file_id}", tags=["OpenAI"])
@@ -127,7 +128,7 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
         _check(body)
         _file(queue, http_request, body.input_file_id)
         batch = _new(body)
-        queue.add(http_request.state.tenant, batch)
+        await queue.add(http_request.state.tenant, batch)
         return Json(batch)
 
     @router.get(path, tags=["OpenAI"])

@@ -10,12 +10,17 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import time
 from typing import IO, Any
 
 from foreword.errors import InvalidRequest, named, words
+from foreword.files import cache
+from foreword_server.batches.mirror import Mirror, reached
+from foreword_server.batches.parts import StoredAnswers
+from foreword_server.batches.storage import StorageError, is_url
 from foreword_server.errors import ApiError
 from foreword_server.log import NAME
 from foreword_server.settings import Settings
@@ -34,8 +39,6 @@ after it from their end (OpenAI's time).
 """
 MOST_FILES = 1000
 """Files of one key."""
-MOST_UNFINISHED = 100
-"""Batches of one key that wait or run."""
 MOST_BATCHES = 1000
 """Batches of one key; the oldest that has ended makes room for a new one."""
 Description = dict[str, Any]
@@ -47,13 +50,21 @@ class Store:
     The event loop owns it; it holds all descriptions in memory.
     """
 
-    def __init__(self, folder: Path, room: float = inf) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        room: float = inf,
+        unfinished: float = inf,
+        url: str | None = None,
+    ) -> None:
         """Create the folder, and keep it for this process.
 
-        `room`: bytes of the files of one key. Raises InvalidRequest where it cannot be
+        `room`: bytes of the files of one key; `unfinished`: its batches; `url`: where
+        copies are, from which it begins. Raises InvalidRequest where it cannot be
         written, or another server uses it.
         """
-        self._folder, self._room = folder, room
+        self._mirror = Mirror(url, folder) if url else None
+        self._folder, self._room, self._unfinished = folder, room, unfinished
         self._entries: dict[str, dict[str, Description]] = defaultdict(dict)
         """Tenant -> id -> description."""
         self._held: Counter[str] = Counter()
@@ -64,7 +75,12 @@ class Store:
             self._arriving.mkdir(mode=0o700, exist_ok=True)
             self._lock = _private(folder / ".lock")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._mirror is not None:
+                self._mirror.load()
             self._load()
+        except StorageError as error:
+            self._lock.close()
+            raise InvalidRequest(str(error)) from error
         except BlockingIOError:
             self._lock.close()
             raise InvalidRequest(
@@ -80,18 +96,25 @@ class Store:
     @classmethod
     def of(cls, settings: Settings) -> "Store | None":
         """Return the store of a server; None where it keeps no files."""
-        folder = settings.files
-        return None if folder is None else cls(folder, settings.room)
+        if settings.files is None:
+            return None
+        place, quotas = str(settings.files), (settings.room, settings.batches)
+        if not is_url(place):
+            return cls(Path(place), *quotas)
+        name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        return cls(cache() / "files" / name, *quotas, place)
 
     def close(self) -> None:
         """Let another process use the folder."""
+        if self._mirror is not None:
+            self._mirror.close()
         self._lock.close()
 
     @contextmanager
     def upload(self, tenant: str) -> Iterator[Callable[[int], None]]:
         """Hold room for an upload; yield a function that counts its bytes.
 
-        Both raise ApiError 400 beyond the quota of the key.
+        Both raise ApiError 413 beyond the quota of the key.
         """
         held = 0
 
@@ -108,14 +131,14 @@ class Store:
             self._held[tenant] -= held
 
     def check_room(self, tenant: str) -> None:
-        """Raise ApiError 400 for a key whose files fill its quota."""
+        """Raise ApiError 413 for a key whose files fill its quota."""
         files = sum(name.startswith(FILE) for name in self._entries[tenant])
         held = self._held[tenant]
         if files >= MOST_FILES or held > self._room:
             raise ApiError(
-                400,
+                413,
                 f"cannot keep more for this key: it has {files} files of {MOST_FILES}, "
-                f"and {held} bytes of {self._room}. Delete files",
+                f"and {held} bytes of {self._room} ('--max-stored'). Delete files",
                 code="quota_exceeded",
             )
 
@@ -157,6 +180,7 @@ class Store:
             file.flush()
             about["bytes"] = os.fstat(file.fileno()).st_size
             Path(file.name).replace(path)
+            self._changed(path)
             self._describe(tenant, about)
         except OSError as error:
             path.unlink(missing_ok=True)
@@ -168,11 +192,11 @@ class Store:
         """Keep a new batch. ApiError 429: too many of a key, 507: disk full."""
         batches = self.all(tenant, BATCH)
         ended = [other for other in batches if other["status"] in ENDED]
-        if len(batches) - len(ended) >= MOST_UNFINISHED:
+        if len(batches) - len(ended) >= self._unfinished:
             raise ApiError(
                 429,
-                f"cannot queue this batch: {MOST_UNFINISHED} of this key have not "
-                "ended. Wait for one, or cancel one",
+                f"cannot queue this batch: {self._unfinished} of this key have not "
+                "ended ('--max-batches'). Wait for one, or cancel one",
                 code="quota_exceeded",
                 retry_after=60,
             )
@@ -212,14 +236,55 @@ class Store:
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
             _write(folder / "tenant", tenant)
+            self._changed(folder / "tenant")
         return folder / f"{id}{suffix}"
+
+    async def fetched(self, tenant: str, id: str) -> Path:
+        """Return where the content of a file is, once it is here."""
+        path = self.path(tenant, id)
+        if self._mirror is not None and not path.exists():
+            await reached(partial(self._mirror.fetch, path))
+        return path
+
+    async def answers(self, tenant: str, id: str) -> StoredAnswers | None:
+        """Return where a batch stores its answers, which are here then too; None: here
+        alone.
+        """
+        if self._mirror is None:
+            return None
+        answers = self._mirror.answers(self.path(tenant, id))
+        await reached(answers.fetch)
+        return answers
+
+    async def forget_answers(self, path: Path) -> None:
+        """Delete the stored answers of a batch once its end is stored."""
+        if self._mirror is not None:
+            with suppress(ApiError):
+                await self.settled()
+                await reached(partial(self._mirror.delete_parts, path))
+
+    async def settled(self) -> None:
+        """Wait until all is where it outlives this machine. ApiError 503: it cannot."""
+        if self._mirror is not None:
+            await self._mirror.settled()
+
+    async def kept(self, tenant: str, about: Description) -> Description:
+        """Return a new file or batch once it is stored; delete it if it cannot be."""
+        try:
+            await self.settled()
+        except ApiError:
+            self.delete(tenant, about["id"])
+            raise
+        return about
 
     def delete(self, tenant: str, id: str) -> None:
         """Delete a file, or a batch that has ended."""
         about = self._entries[tenant].pop(id)
         self._held[tenant] -= about.get("bytes", 0)
-        for suffix in (".json", ".jsonl", ".sent"):
-            self.path(tenant, id, suffix).unlink(missing_ok=True)
+        paths = [self.path(tenant, id, end) for end in (".json", ".jsonl", ".sent")]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        self._changed(*paths[:2])
 
     def delete_expired(self) -> None:
         """Delete files and batches whose time is over, but no file that is read."""
@@ -270,7 +335,13 @@ class Store:
         self._held[tenant] += about.get("bytes", 0)
 
     def _describe(self, tenant: str, about: Description) -> None:
-        _write(self.path(tenant, about["id"], ".json"), json.dumps(about))
+        path = self.path(tenant, about["id"], ".json")
+        _write(path, json.dumps(about))
+        self._changed(path)
+
+    def _changed(self, *paths: Path) -> None:
+        if self._mirror is not None:
+            self._mirror.changed(paths)
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,9 +13,9 @@ from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import SamplingValues, bundled, permitted
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
-from foreword_server.commands import on_ray, routing
+from foreword_server.commands import kept_files, on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
-from foreword_server.settings import Settings
+from foreword_server.settings import MEBIBYTE, Settings, hashed
 from foreword_server.telemetry.asked import check_traces
 
 if TYPE_CHECKING:
@@ -91,12 +91,6 @@ Context = Annotated[
 MaxBody = Annotated[
     float, _option("--max-body", help="Largest request body, in MiB.", min=0.001)
 ]
-Files = Annotated[
-    Path | None,
-    _option(
-        "--files", help="Folder of uploaded files and of batches.", file_okay=False
-    ),
-]
 PrefixFolder = Annotated[
     Path | None,
     _option(
@@ -104,9 +98,6 @@ PrefixFolder = Annotated[
         help="Folder for keys and values of prompts, read at the next start.",
         file_okay=False,
     ),
-]
-MaxFile = Annotated[
-    float, _option("--max-file", help="Largest uploaded file, in MiB.", min=0.001)
 ]
 MaxAudio = Annotated[
     float,
@@ -186,9 +177,11 @@ class Serving:
     queue: Queue = 256
     max_model_len: Context = None
     max_body: MaxBody = 16.0
-    files: Files = None
+    files: kept_files.Files = None
     prefix_folder: PrefixFolder = None
-    max_file: MaxFile = 200.0
+    max_file: kept_files.MaxFile = 200.0
+    max_stored: kept_files.MaxStored = None
+    max_batches: kept_files.MaxBatches = 100
     max_audio: MaxAudio = 1800.0
     max_per_key: PerKey = None
     rate: Rate = None
@@ -238,10 +231,15 @@ class Serving:
             unused=self.unload_after and _number("--unload-after", self.unload_after),
         )
 
+    @property
+    def _stored(self) -> int | None:
+        """Bytes that the files of one key may take; None: the default."""
+        if self.max_stored is None:
+            return None
+        return int(_number("--max-stored", self.max_stored) * MEBIBYTE)
+
     def settings(self) -> Settings:
         """Return the settings. Raises InvalidRequest for a contradiction."""
-        from foreword_server.settings import MEBIBYTE, Settings, hashed
-
         return Settings(
             host=self.host,
             port=self.port,
@@ -252,6 +250,8 @@ class Serving:
             files=self.files,
             prefix_folder=self.prefix_folder,
             file=int(_number("--max-file", self.max_file) * MEBIBYTE),
+            stored=self._stored,
+            batches=self.max_batches,
             sound=_number("--max-audio", self.max_audio),
             context=self.max_model_len,
             concurrent=self.max_per_key,
