@@ -44,7 +44,7 @@ def url(request, tmp_path):
 
 
 def names(url):
-    return RemoteFolder.of(url).names()
+    return RemoteFolder(url).names()
 
 
 def text(url):
@@ -73,11 +73,11 @@ def test_command_answers_a_url_once(here, url):
 
 def test_answers_of_a_killed_run_are_gone_on_with(tmp_path, url):
     lines = RequestFile(written(tmp_path / "in", *map(chat, range(5)))).lines
-    folder = RemoteFolder.of(url)
+    folder = RemoteFolder(url)
     killed = StoredAnswers(folder, "out", tmp_path / "killed")
     killed.fetch()
     with ResultFile(tmp_path / "killed") as results:
-        killed.begin()
+        killed._end = 0
         for line, response in zip(lines, (GOOD, BAD, GOOD), strict=False):
             results.write(line, response)
             killed.store()
@@ -107,7 +107,7 @@ def test_answers_of_a_killed_run_are_gone_on_with(tmp_path, url):
 def test_part_that_cannot_be_stored_is_stored_later(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "PART_SECONDS", 0.001)
     (tmp_path / "store").mkdir()
-    folder = RemoteFolder.of(f"local://{tmp_path}/store")
+    folder = RemoteFolder(f"local://{tmp_path}/store")
     lines = RequestFile(written(tmp_path / "in", chat(0))).lines
     stored = StoredAnswers(folder, "out", tmp_path / "copy")
     stored.fetch()
@@ -128,8 +128,8 @@ def test_answers_that_cannot_be_stored_stay_on_this_machine(tmp_path, monkeypatc
 
     def run() -> None:
         url = f"local://{tmp_path}/store/out"
-        with copies.local_copies("in", url) as local, local.continued():
-            local.answers.write_text("an answer\n")
+        with copies.local_copies("in", url) as (_, local, _):
+            local.write_text("an answer\n")
             (tmp_path / "store").rmdir()
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -149,7 +149,7 @@ def test_answers_that_cannot_be_stored_stay_on_this_machine(tmp_path, monkeypatc
     ],
 )
 def test_url_that_cannot_be_read_is_named(url, said):
-    with pytest.raises(InvalidRequest, match=said), copies.local_copies(url, "out"):
+    with pytest.raises(ForewordError, match=said), copies.local_copies(url, "out"):
         pass
 
 
@@ -160,7 +160,7 @@ def test_answers_are_refused_before_the_model_where_they_cannot_be_stored(here):
 
 
 def test_file_that_is_not_answers_is_not_touched(here, url):
-    RemoteFolder.of(url).write("out", b"a diary\n")
+    RemoteFolder(url).write("out", b"a diary\n")
     written(here.folder / "in.jsonl", chat(0))
     ended = here("batch", "in.jsonl", f"{url}/out")
     assert f"cannot continue {url}/out: it holds something else" in ended.stderr

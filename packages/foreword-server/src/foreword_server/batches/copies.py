@@ -1,68 +1,60 @@
-"""Files of this machine for the requests and answers of `foreword batch`."""
+"""Files of this machine for requests and answers that are elsewhere."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
 from foreword.errors import ForewordError
 from foreword_server.batches.parts import StoredAnswers
-from foreword_server.batches.storage import RemoteFolder, StorageError, fetch, is_url
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """The files that a run reads and appends to, copies where their place is a URL."""
-
-    requests: Path
-    answers: Path
-    stored: StoredAnswers | None
-
-    @contextmanager
-    def continued(self) -> Iterator[None]:
-        """Copy the answers of earlier runs; store all answers in the end."""
-        if self.stored is not None:
-            self.stored.fetch()
-        yield
-        if self.stored is not None:
-            self.stored.finish()
-
-    def storing(self, note: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Store new answers meanwhile; `note` shows why some cannot be stored yet."""
-        if self.stored is None:
-            return nullcontext()
-        return self.stored.storing(lambda error: note(f"{error}. The run goes on"))
+from foreword_server.batches.storage import RemoteFolder, StorageError, is_url
 
 
 @contextmanager
-def local_copies(requests: str, answers: str) -> Iterator[Copies]:
-    """Yield files of this machine; copies are deleted unless their answers are lost.
+def local_copies(
+    requests: str, answers: str
+) -> Iterator[tuple[Path, Path, StoredAnswers | None]]:
+    """Yield the files to read and to append to, and where answers are stored.
 
-    Raises InvalidRequest or StorageError.
+    The copies of URLs are deleted unless they have answers that cannot be stored, which
+    is a ForewordError. Errors name the URLs.
     """
+    paths, stored = [Path(requests), Path(answers)], None
     if not is_url(requests) and not is_url(answers):
-        yield Copies(Path(requests), Path(answers), None)
+        yield paths[0], paths[1], stored
         return
     folder = Path(mkdtemp(prefix="foreword-batch-"))
-    request_path, answer_path, stored = Path(requests), Path(answers), None
+    is_lost = False
     try:
         if is_url(requests):
-            request_path = folder / "requests.jsonl"
-            fetch(requests, request_path)
+            paths[0] = folder / "requests.jsonl"
+            place, name = _parted(requests)
+            place.get(name, paths[0])
         if is_url(answers):
-            answer_path = folder / "answers.jsonl"
-            name = answers.rpartition("/")[2]
-            place = RemoteFolder.of(answers.removesuffix(name))
-            stored = StoredAnswers(place, name, answer_path)
-        yield Copies(request_path, answer_path, stored)
+            paths[1] = folder / "answers.jsonl"
+            stored = StoredAnswers(*_parted(answers), paths[1])
+            stored.fetch()
+        yield paths[0], paths[1], stored
+        if stored is not None:
+            stored.finish()
     except StorageError as error:
-        if not answer_path.exists() or not answer_path.stat().st_size:
-            rmtree(folder)
-            raise
-        raise ForewordError(f"{error}. All answers are in {answer_path}") from error
-    except BaseException:
-        rmtree(folder)
+        is_lost = is_url(answers) and paths[1].exists() and paths[1].stat().st_size > 0
+        if is_lost:
+            raise ForewordError(f"{error}. All answers are in {paths[1]}") from error
         raise
-    rmtree(folder)
+    except ForewordError as error:
+        said = str(error)
+        for path, url in zip(paths, (requests, answers), strict=True):
+            said = said.replace(str(path), url)
+        error.args = (said,)
+        raise
+    finally:
+        if not is_lost:
+            rmtree(folder)
+
+
+def _parted(url: str) -> tuple[RemoteFolder, str]:
+    """Return the folder of a file, and its name."""
+    name = url.rpartition("/")[2]
+    return RemoteFolder(url.removesuffix(name)), name

@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,8 @@ from foreword.errors import ForewordError
 from foreword_server.batches.inside import Inside
 from foreword_server.batches.lines import Line, RequestFile
 from foreword_server.batches.mirror import unavailable
-from foreword_server.batches.parts import StoredAnswers
 from foreword_server.batches.results import GOOD, Response, ResultFile
 from foreword_server.batches.run import run
-from foreword_server.batches.storage import StorageError
 from foreword_server.batches.store import UNFINISHED, Store
 from foreword_server.errors import ENDS_PROCESS, ApiError
 from foreword_server.log import NAME
@@ -185,8 +183,13 @@ class Batches:
             resume = partial(results.resume, read.lines, errors=True)
             done = await _whole(asyncio.to_thread(resume))
             left = [line for line in read.lines if line.custom_id not in done]
-            async with _storing(stored):
+            stack = ExitStack()
+            if stored is not None:
+                stack.enter_context(stored.storing(unavailable))
+            try:
                 await self._send(tenant, batch, read, left, results, sent)
+            finally:
+                await _whole(asyncio.to_thread(stack.close))
         self._mark(tenant, batch, "finalizing")
         return []
 
@@ -278,27 +281,6 @@ class Batches:
         changes["status"] = status
         changes[f"{status}_at"] = int(time())
         self.store.save(tenant, batch, changes)
-
-
-@asynccontextmanager
-async def _storing(stored: StoredAnswers | None) -> AsyncIterator[None]:
-    """Store answers meanwhile; what cannot be stored is on this machine alone."""
-    if stored is None:
-        yield
-        return
-    stack = ExitStack()
-    await _tried(partial(stack.enter_context, stored.storing(unavailable)))
-    try:
-        yield
-    finally:
-        await _tried(stack.close)
-
-
-async def _tried(store: Callable[[], object]) -> None:
-    try:
-        await _whole(asyncio.to_thread(store))
-    except StorageError as error:
-        unavailable(error)
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:

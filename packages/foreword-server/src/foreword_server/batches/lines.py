@@ -59,15 +59,13 @@ class RequestFile:
         endpoint: str | None = None,
         most: float = inf,
         longest: float = inf,
-        *,
-        name: str | None = None,
     ) -> None:
         """Read the file once; `endpoint`: the only path that it may name; `most`:
-        requests that it may have; `longest`: bytes of one; `name`: its name in errors.
+        requests that it may have; `longest`: bytes of one.
 
         Raises InvalidRequest if it cannot be read; lines that cannot are `faults`.
         """
-        self.path, self._name = path, name or str(path)
+        self.path = path
         self.lines: list[Line] = []
         self.faults: list[Fault] = []
         seen: set[str] = set()
@@ -89,7 +87,7 @@ class RequestFile:
                     self.faults.append(Fault(number, error.code, str(error)))
         except OSError as error:
             raise InvalidRequest(
-                f"cannot read {self._name}: {words(error)}. Give a file of JSON lines"
+                f"cannot read {path}: {words(error)}. Give a file of JSON lines"
             ) from error
 
     def check(self) -> None:
@@ -101,12 +99,12 @@ class RequestFile:
             others = len(self.faults) - NAMED
             more = f"; and {others} more lines" if others > 0 else ""
             raise InvalidRequest(
-                f"cannot answer {self._name}: {named}{more}. Mend them; nothing has "
+                f"cannot answer {self.path}: {named}{more}. Mend them; nothing has "
                 "begun"
             )
         if not self.lines:
             raise InvalidRequest(
-                f"cannot answer {self._name}: it has no requests. Write one a line: "
+                f"cannot answer {self.path}: it has no requests. Write one a line: "
                 '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", '
                 '"body": {…}}'
             )

@@ -1,55 +1,43 @@
-"""The folder of a server's files on another file system, so that it outlives a machine.
-
-Each file is written whole, in the order of changes, by a thread.
-"""
+"""Copies of a server's files on another file system, so that they outlive a machine."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 
 from foreword_server.batches.parts import StoredAnswers
 from foreword_server.batches.storage import RemoteFolder, StorageError
 from foreword_server.errors import ApiError
 from foreword_server.log import NAME
 
-STORED = re.compile(r"([0-9a-f]{32})\.(tenant|(?:file-|batch_)[0-9a-f]{24}\.jsonl?)")
-"""Name of a file there: the folder of its tenant, and its name in that."""
-CHECK = "server"
-"""File that is written at the start, to know that others can be."""
+COPY = re.compile(r"([0-9a-f]{32})\.(tenant|(?:file-|batch_)[0-9a-f]{24}\.jsonl?)")
+"""Name of a copy: the folder of its tenant, and its name in that."""
 LOADERS = 16
 """Descriptions that are read at a time."""
 
 
 class Mirror:
-    """Copies of the files of a folder."""
+    """Whole copies of the files of a folder, written in the order of changes."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        """Raises InvalidRequest for a URL that fsspec cannot open."""
-        self._remote, self._folder = RemoteFolder.of(url), folder
-        self._due: dict[Path, int] = {}
-        """Changed file -> number of the change, the oldest first."""
-        self._changes = 0
-        self._lock = Lock()
+        self._remote, self._folder = RemoteFolder(url), folder
+        self._due: list[Path] = []
+        """Files that have changed. The thread owns it."""
         self._thread = ThreadPoolExecutor(1)
+        self.close = self._thread.shutdown
 
     def load(self) -> None:
-        """Make the descriptions here those of the copies; contents are read later.
-
-        Raises StorageError.
-        """
-        self._remote.write(CHECK, b"")
-        found = [STORED.fullmatch(name) for name in self._remote.names()]
+        """Make the descriptions here equal to their copies. Raises StorageError."""
+        self._remote.write("server", b"")  # it fails here, not at the first upload
+        found = [COPY.fullmatch(name) for name in self._remote.names()]
         paths = {self._folder / match[1] / match[2] for match in found if match}
-        for path in self._folder.glob("*/*.json"):
-            if path not in paths:
-                for old in path.parent.glob(f"{path.stem}.*"):
-                    old.unlink()
-        for folder in {path.parent for path in paths}:
-            folder.mkdir(mode=0o700, exist_ok=True)
+        for old in self._folder.glob("*/*.json*"):
+            if old.with_suffix(".json") not in paths:
+                old.unlink()
+        for path in paths:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         with ThreadPoolExecutor(LOADERS) as threads:
             described = [path for path in paths if path.suffix != ".jsonl"]
             list(threads.map(self.fetch, described))
@@ -62,48 +50,29 @@ class Mirror:
         """Return the copy of a file to which a batch appends."""
         return StoredAnswers(self._remote, _name(path), path)
 
-    def delete_parts(self, path: Path) -> None:
-        """Delete all that `answers` stored for this file."""
-        for name in self._remote.names():
-            if name.startswith(f"{_name(path)}.part-"):
-                self._remote.delete(name)
-
-    def changed(self, paths: Iterable[Path]) -> None:
-        """Store these files soon, or delete them there if they are not here."""
-        with self._lock:
-            for path in paths:
-                self._changes += 1
-                self._due[path] = self._changes
-        self._thread.submit(self._try)
+    def changed(self, *paths: Path) -> None:
+        """Store these files soon, or delete the copies of those that are deleted."""
+        self._thread.submit(self._store, *paths)
 
     async def settled(self) -> None:
         """Wait until all changes are stored. Raises ApiError 503 if some cannot be."""
         await reached(self._thread.submit(self._store).result)
 
-    def close(self) -> None:
-        """Store what has changed, and end the thread."""
-        self._thread.submit(self._try)
-        self._thread.shutdown()
+    def delete_parts(self, path: Path) -> None:
+        """Delete the copies of the answers of a batch. Raises StorageError."""
+        for name in self._remote.names():
+            if name.startswith(f"{_name(path)}.part-"):
+                self._remote.delete(name)
 
-    def _try(self) -> None:
-        try:
-            self._store()
-        except StorageError as error:
-            unavailable(error)
-
-    def _store(self) -> None:
-        while True:
-            with self._lock:
-                if not self._due:
-                    return
-                path, change = next(iter(self._due.items()))
+    def _store(self, *paths: Path) -> None:
+        self._due += paths
+        while self._due:
+            path = self._due[0]
             if path.exists():
                 self._remote.put(path, _name(path))
             else:
                 self._remote.delete(_name(path))
-            with self._lock:
-                if self._due[path] == change:
-                    del self._due[path]
+            del self._due[0]
 
 
 async def reached(work: Callable[[], object]) -> None:

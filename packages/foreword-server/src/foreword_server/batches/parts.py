@@ -21,31 +21,24 @@ class StoredAnswers:
 
     def __init__(self, folder: RemoteFolder, name: str, path: Path) -> None:
         self._folder, self._name, self._path = folder, name, path
-        self._run = secrets.token_hex(4)  # no run writes over a part of another
+        self._prefix = f"{name}.part-"
         self._parts: list[str] = []
         """Names of the parts that are stored."""
-        self._count = 0
         self._end = 0
         """Bytes of the copy that are stored."""
-        self._whole = -1
-        """Bytes of the whole file that is stored; -1: none."""
 
     def fetch(self) -> None:
         """Add to the copy what is stored; an answer may stand in it twice then."""
         names = self._folder.names()
-        prefix = f"{self._name}.part-"
-        self._parts = [name for name in names if name.startswith(prefix)]
+        self._parts = [name for name in names if name.startswith(self._prefix)]
         with self._path.open("ab") as copy:
             copy.truncate(_whole_lines(self._path.read_bytes()))
             for name in [self._name] * (self._name in names) + self._parts:
                 content = self._folder.read(name)
                 copy.write(content[: _whole_lines(content)])
-                if name == self._name:
-                    self._whole = len(content)
 
-    def begin(self) -> None:
-        """Take what the copy holds as stored. Raises StorageError if nothing can be."""
-        self._end = self._path.stat().st_size
+    def check(self) -> None:
+        """Raise StorageError if parts cannot be stored."""
         self._write(b"")
 
     def store(self) -> None:
@@ -60,15 +53,17 @@ class StoredAnswers:
 
     @contextmanager
     def storing(self, failed: Callable[[StorageError], object]) -> Iterator[None]:
-        """Store parts meanwhile, in a thread, and the rest in the end.
+        """Store what is appended meanwhile, in a thread.
 
         `failed` gets the error of a part; the next one holds its lines too.
         """
-        self.begin()
+        self._end = self._path.stat().st_size
         ended = Event()
 
         def work() -> None:
-            while not ended.wait(PART_SECONDS):
+            last = False
+            while not last:
+                last = ended.wait(PART_SECONDS)
                 try:
                     self.store()
                 except StorageError as error:
@@ -81,23 +76,16 @@ class StoredAnswers:
         finally:
             ended.set()
             thread.join()
-            self.store()
 
     def finish(self) -> None:
         """Store the whole file, then delete its parts."""
-        if self._parts or self._path.stat().st_size != self._whole:
-            self._folder.put(self._path, self._name)
-        self.clear()
-
-    def clear(self) -> None:
-        """Delete the parts."""
-        while self._parts:
-            self._folder.delete(self._parts[-1])
-            self._parts.pop()
+        self._folder.put(self._path, self._name)
+        for name in self._parts:
+            self._folder.delete(name)
 
     def _write(self, text: bytes) -> None:
-        self._count += 1
-        name = f"{self._name}.part-{self._run}-{self._count:06}"
+        # no run writes over a part of another
+        name = f"{self._prefix}{len(self._parts):06}-{secrets.token_hex(4)}"
         self._folder.write(name, text)
         self._parts.append(name)
 

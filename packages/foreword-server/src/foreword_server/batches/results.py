@@ -58,13 +58,8 @@ class ResultFile:
     """A file of answers that one program writes at a time, from where it was left."""
 
     path: Path
-    name: str = ""
-    """Its name in errors. Default: its path."""
     counts: Counts = field(default_factory=Counts)
     _file: FileIO | None = None
-
-    def __post_init__(self) -> None:
-        self.name = self.name or str(self.path)
 
     def __enter__(self) -> "ResultFile":
         """Open the file. Raises InvalidRequest if it cannot be written alone."""
@@ -74,12 +69,12 @@ class ResultFile:
         except BlockingIOError:
             self.__exit__()
             raise InvalidRequest(
-                f"cannot write {self.name}: another program writes it. Wait for it, or "
+                f"cannot write {self.path}: another program writes it. Wait for it, or "
                 "give another file"
             ) from None
         except OSError as error:
             raise InvalidRequest(
-                f"cannot write {self.name}: {words(error)}. Give another file"
+                f"cannot write {self.path}: {words(error)}. Give another file"
             ) from error
         return self
 
@@ -151,7 +146,7 @@ class ResultFile:
             self._file.truncate(end)
             count = self.counts.completed
             raise ForewordError(
-                f"cannot write {self.name}: {words(error)}. Its {count} answers are "
+                f"cannot write {self.path}: {words(error)}. Its {count} answers are "
                 "kept: run the same command again to go on"
             ) from error
 
@@ -162,14 +157,14 @@ class ResultFile:
             is_good = record["response"]["status_code"] == GOOD
         except (ValueError, KeyError, TypeError):
             raise InvalidRequest(
-                f"cannot continue {self.name}: it holds something else than answers. "
+                f"cannot continue {self.path}: it holds something else than answers. "
                 "Give another file"
             ) from None
         expected = ids.get(custom_id)
         # a request that failed may be mended
         if expected is None or (is_good and expected != line_id):
             raise InvalidRequest(
-                f"cannot continue {self.name}: it holds the answer to another request "
+                f"cannot continue {self.path}: it holds the answer to another request "
                 f"with the custom_id {custom_id!r}. Give another file"
             )
         return custom_id, is_good

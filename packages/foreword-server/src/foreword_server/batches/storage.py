@@ -1,8 +1,7 @@
-"""Files on any file system of fsspec, such as an object store, written whole."""
+"""Folders on file systems of fsspec, such as object stores."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,105 +17,71 @@ def is_url(place: str | Path) -> bool:
     return "://" in str(place)
 
 
-def fetch(url: str, path: Path) -> None:
-    """Copy a file to this machine. Raises InvalidRequest if it cannot be read."""
-    system, source = _opened(url)
-    try:
-        with _naming(f"cannot read {url}"):
-            system.get_file(source, str(path))
-    except StorageError as error:
-        raise InvalidRequest(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteFolder:
-    """A folder whose files are written whole, each at once."""
+    """A folder whose files are written whole. Methods may raise StorageError."""
 
-    url: str
-    _system: Any
-    _path: str
+    def __init__(self, url: str) -> None:
+        """Raises InvalidRequest for a file system that is unknown or not installed."""
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
 
-    @classmethod
-    def of(cls, url: str) -> "RemoteFolder":
-        """Return a folder, which need not exist in a store without folders.
-
-        Raises InvalidRequest for a file system that is not installed.
-        """
-        system, path = _opened(url)
-        return cls(url.rstrip("/"), system, path.rstrip("/"))
+        self.url = url.rstrip("/")
+        try:
+            self._system, self._path = url_to_fs(url)
+        except Exception as error:
+            fix = "Give a URL that fsspec opens, such as s3://bucket/name"
+            if isinstance(error, ImportError):
+                known: Any = known_implementations.get(url.partition("://")[0], {})
+                package = known.get("class", "fsspec").partition(".")[0]
+                fix = f"Run: pip install {package}"
+            raise InvalidRequest(f"cannot open {url}: {words(error)}. {fix}") from error
 
     def names(self) -> list[str]:
         """Return the names of its files, sorted."""
-        with _naming(f"cannot read {self.url}"):
+        with self._naming("read"), suppress(FileNotFoundError):
             self._system.invalidate_cache()
-            try:
-                paths = self._system.ls(self._path, detail=False)
-            except FileNotFoundError:
-                return []
-        return sorted(path.rsplit("/", 1)[-1] for path in paths)
+            paths = self._system.ls(self._path, detail=False)
+            return sorted(path.rsplit("/", 1)[-1] for path in paths)
+        return []
 
     def read(self, name: str) -> bytes:
         """Return a file."""
-        with _naming(f"cannot read {self.url}/{name}"):
+        with self._naming("read", name):
             return self._system.cat_file(self._of(name))
 
     def get(self, name: str, path: Path) -> None:
         """Copy a file to this machine, where it appears whole."""
         partial = path.with_name(f".{path.name}.partial")
-        with _naming(f"cannot read {self.url}/{name}"):
+        with self._naming("read", name):
             self._system.get_file(self._of(name), str(partial))
             partial.chmod(0o600)
             partial.replace(path)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file."""
-        with _naming(f"cannot write {self.url}/{name}"):
+        with self._naming("write", name):
             self._system.pipe_file(self._of(name), content)
 
     def put(self, path: Path, name: str) -> None:
         """Copy a file of this machine."""
-        with _naming(f"cannot write {self.url}/{name}"):
+        with self._naming("write", name):
             self._system.put_file(str(path), self._of(name))
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        with _naming(f"cannot delete {self.url}/{name}"):
-            try:
-                self._system.rm_file(self._of(name))
-            except FileNotFoundError:
-                return
+        with self._naming("delete", name), suppress(FileNotFoundError):
+            self._system.rm_file(self._of(name))
 
     def _of(self, name: str) -> str:
-        return f"{self._path}/{name}"
+        return f"{self._path.rstrip('/')}/{name}"
 
-
-def _opened(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path there."""
-    from fsspec.core import url_to_fs
-    from fsspec.registry import known_implementations
-
-    protocol = url.partition("://")[0]
-    try:
-        return url_to_fs(url)
-    except ImportError as error:
-        known = known_implementations.get(protocol, {}).get("class", protocol)
-        package = known.partition(".")[0]
-        raise InvalidRequest(
-            f"cannot open {url}: {words(error)}. Run: pip install {package}"
-        ) from error
-    except Exception as error:
-        raise InvalidRequest(
-            f"cannot open {url}: {words(error)}. Give a URL that fsspec opens, such as "
-            "s3://bucket/name"
-        ) from error
-
-
-@contextmanager
-def _naming(action: str) -> Iterator[None]:
-    """Raise StorageError for any error: each file system has its own."""
-    try:
-        yield
-    except Exception as error:
-        raise StorageError(
-            f"{action}: {named(error)}. Check that it exists, and the credentials"
-        ) from error
+    @contextmanager
+    def _naming(self, verb: str, name: str = "") -> Iterator[None]:
+        """Raise StorageError for any error: each file system has its own."""
+        try:
+            yield
+        except Exception as error:
+            raise StorageError(
+                f"cannot {verb} {self.url}/{name}: {named(error)}. Check that it "
+                "exists, and the credentials"
+            ) from error

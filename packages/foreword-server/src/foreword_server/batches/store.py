@@ -341,7 +341,7 @@ class Store:
 
     def _changed(self, *paths: Path) -> None:
         if self._mirror is not None:
-            self._mirror.changed(paths)
+            self._mirror.changed(*paths)
 
 
 def _write(path: Path, text: str) -> None:

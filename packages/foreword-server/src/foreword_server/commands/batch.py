@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,8 @@ from foreword_server.commands.serve import CacheTokens, Chunk, Slots
 
 if TYPE_CHECKING:
     from foreword_server.batches.lines import Line, RequestFile
-    from foreword_server.batches.results import Response, ResultFile
+    from foreword_server.batches.parts import StoredAnswers
+    from foreword_server.batches.results import Counts, Response, ResultFile
 
     Write = Callable[[Line, Response], None]
 
@@ -111,32 +112,38 @@ def batch(
 
     scheduling = dict(slots=slots, chunk=chunk, cache_tokens=cache_tokens)
     values = scheduling | keywords(loading) | keywords(drafting) | {"draft": draft}
-    with local_copies(requests, answers) as copies:
-        read = RequestFile(copies.requests, name=requests)
+    with local_copies(requests, answers) as (request_path, answer_path, stored):
+        read = RequestFile(request_path)
         read.check()
-        with copies.continued(), ResultFile(copies.answers, answers) as results:
+        with ResultFile(answer_path) as results:
             done = results.resume(read.lines)
             pending = [line for line in read.lines if line.custom_id not in done]
             old_count = len(done)
             seconds = 0.0
             if pending:
-                work = _Work(read, pending, results, quiet or as_json)
-                with copies.storing(runtime.note):
-                    seconds = (
-                        _answer(work, model, values)
-                        if ray is None
-                        else _answer_on_ray(work, model, values, ray, replicas)
-                    )
-    _report(results, old_count, seconds, as_json=as_json, quiet=quiet)
+                work = _Work(read, pending, results, stored, quiet or as_json)
+                if stored is not None:
+                    stored.check()
+                seconds = (
+                    _answer(work, model, values)
+                    if ray is None
+                    else _answer_on_ray(work, model, values, ray, replicas)
+                )
+    _report(answers, results.counts, old_count, seconds, as_json=as_json, quiet=quiet)
     if results.counts.failed:
         raise typer.Exit(1)
 
 
 def _report(
-    results: "ResultFile", old_count: int, seconds: float, *, as_json: bool, quiet: bool
+    answers: str,
+    counts: "Counts",
+    old_count: int,
+    seconds: float,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Print the counts; `old_count`: answers of earlier runs."""
-    counts = results.counts
     summary = {
         "completed": counts.completed,
         "failed": counts.failed,
@@ -150,7 +157,7 @@ def _report(
         before = f", {old_count} of them before" if old_count else ""
         speed = f" · {counts.tokens / seconds:.0f} tok/s" if seconds else ""
         runtime.note(
-            f"{counts.completed} answers in {results.name}{before}, {counts.failed} "
+            f"{counts.completed} answers in {answers}{before}, {counts.failed} "
             f"failed · {counts.tokens} tokens{speed}"
         )
 
@@ -162,7 +169,15 @@ class _Work:
     read: "RequestFile"
     pending: "Sequence[Line]"
     results: "ResultFile"
+    stored: "StoredAnswers | None"
+    """Where answers are stored meanwhile; None: in their file alone."""
     quiet: bool
+
+    def storing(self) -> AbstractContextManager[None]:
+        """Store answers meanwhile, and show why some cannot be stored yet."""
+        if self.stored is None:
+            return nullcontext()
+        return self.stored.storing(lambda error: runtime.note(str(error)))
 
 
 def _check(ray: str | None, replicas: ReplicaOptions) -> None:
@@ -232,7 +247,7 @@ def _written(work: _Work) -> "Iterator[Write]":
     """Show a bar; yield the function that writes an answer."""
     results, began = work.results, perf_counter()
     old_count = results.counts.completed
-    with render.bar(quiet=work.quiet) as shown:
+    with render.bar(quiet=work.quiet) as shown, work.storing():
         total = old_count + len(work.pending)
         task = shown.add_task("answers", total=total, completed=old_count)
 

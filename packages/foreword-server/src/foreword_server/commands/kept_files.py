@@ -1,44 +1,25 @@
 """Options of `foreword serve` for uploaded files and batches."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-PANEL = "Files and batches"
+
+def _option(name: str, help: str, **more: Any) -> Any:
+    return typer.Option(name, help=help, rich_help_panel="Files and batches", **more)
+
 
 Files = Annotated[
     str | None,
-    typer.Option(
-        "--files",
-        help="Folder of uploaded files and batches, or a URL.",
-        metavar="FOLDER",
-        rich_help_panel=PANEL,
-    ),
+    _option("--files", "Folder or URL of files and batches.", metavar="FOLDER"),
 ]
 MaxFile = Annotated[
-    float,
-    typer.Option(
-        "--max-file",
-        help="Largest uploaded file, in MiB.",
-        min=0.001,
-        rich_help_panel=PANEL,
-    ),
+    float, _option("--max-file", "Largest uploaded file, in MiB.", min=0.001)
 ]
 MaxStored = Annotated[
     float | None,
-    typer.Option(
-        "--max-stored",
-        help="Files of one API key, in MiB. Default: 50 of the largest.",
-        min=0.001,
-        rich_help_panel=PANEL,
-    ),
+    _option("--max-stored", "MiB of one API key. Default: 50 files.", min=0.001),
 ]
 MaxBatches = Annotated[
-    int,
-    typer.Option(
-        "--max-batches",
-        help="Batches of one API key that have not ended.",
-        min=1,
-        rich_help_panel=PANEL,
-    ),
+    int, _option("--max-batches", "Unfinished batches of one API key.", min=1)
 ]
