@@ -29,8 +29,8 @@ def local_copies(
     try:
         if is_url(requests):
             paths[0] = folder / "requests.jsonl"
-            place, name = _parted(requests)
-            place.get(name, paths[0])
+            source, name = _parted(requests)
+            source.get(name, paths[0])
         if is_url(answers):
             paths[1] = folder / "answers.jsonl"
             stored = StoredAnswers(*_parted(answers), paths[1])
@@ -44,10 +44,10 @@ def local_copies(
             raise ForewordError(f"{error}. All answers are in {paths[1]}") from error
         raise
     except ForewordError as error:
-        said = str(error)
+        message = str(error)
         for path, url in zip(paths, (requests, answers), strict=True):
-            said = said.replace(str(path), url)
-        error.args = (said,)
+            message = message.replace(str(path), url)
+        error.args = (message,)
         raise
     finally:
         if not is_lost:

@@ -165,7 +165,8 @@ class Batches:
         """Answer the requests of a file; return why its lines cannot be read."""
         store = self.store
         store.check_room(tenant)
-        path = await store.fetched(tenant, batch["input_file_id"])
+        file = batch["input_file_id"]
+        path = await store.fetched(tenant, file)
         url = batch["endpoint"]
         reading = partial(RequestFile, path, url, MOST_REQUESTS, LONGEST_REQUEST)
         read = await _whole(asyncio.to_thread(reading))
@@ -189,7 +190,8 @@ class Batches:
             try:
                 await self._send(tenant, batch, read, left, results, sent)
             finally:
-                await _whole(asyncio.to_thread(stack.close))
+                closing = asyncio.to_thread(stack.close)
+                await _whole(closing)
         self._mark(tenant, batch, "finalizing")
         return []
 

@@ -31,8 +31,8 @@ class Mirror:
     def load(self) -> None:
         """Make the descriptions here equal to their copies. Raises StorageError."""
         self._remote.write("server", b"")  # it fails here, not at the first upload
-        found = [COPY.fullmatch(name) for name in self._remote.names()]
-        paths = {self._folder / match[1] / match[2] for match in found if match}
+        matches = [COPY.fullmatch(name) for name in self._remote.names()]
+        paths = {self._folder / match[1] / match[2] for match in matches if match}
         for old in self._folder.glob("*/*.json*"):
             if old.with_suffix(".json") not in paths:
                 old.unlink()
@@ -51,7 +51,7 @@ class Mirror:
         return StoredAnswers(self._remote, _name(path), path)
 
     def changed(self, *paths: Path) -> None:
-        """Store these files soon, or delete the copies of those that are deleted."""
+        """Store these files soon, or delete their copies where they are gone."""
         self._thread.submit(self._store, *paths)
 
     async def settled(self) -> None:

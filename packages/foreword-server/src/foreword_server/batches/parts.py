@@ -20,7 +20,8 @@ class StoredAnswers:
     """
 
     def __init__(self, folder: RemoteFolder, name: str, path: Path) -> None:
-        self._folder, self._name, self._path = folder, name, path
+        self._folder, self._name = folder, name
+        self._path = path
         self._prefix = f"{name}.part-"
         self._parts: list[str] = []
         """Names of the parts that are stored."""

@@ -12,9 +12,9 @@ class StorageError(ForewordError):
     """A file system that cannot be read or written now."""
 
 
-def is_url(place: str | Path) -> bool:
-    """Return whether fsspec opens a place, not the file system of this machine."""
-    return "://" in str(place)
+def is_url(path: str | Path) -> bool:
+    """Return whether fsspec opens a path, not the file system of this machine."""
+    return "://" in str(path)
 
 
 class RemoteFolder:
@@ -27,50 +27,55 @@ class RemoteFolder:
 
         self.url = url.rstrip("/")
         try:
-            self._system, self._path = url_to_fs(url)
+            self._fs, self._path = url_to_fs(url)
         except Exception as error:
             fix = "Give a URL that fsspec opens, such as s3://bucket/name"
             if isinstance(error, ImportError):
-                known: Any = known_implementations.get(url.partition("://")[0], {})
-                package = known.get("class", "fsspec").partition(".")[0]
+                protocol = url.partition("://")[0]
+                entry: Any = known_implementations[protocol]
+                package = entry["class"].partition(".")[0]
                 fix = f"Run: pip install {package}"
-            raise InvalidRequest(f"cannot open {url}: {words(error)}. {fix}") from error
+            reason = words(error)
+            raise InvalidRequest(f"cannot open {url}: {reason}. {fix}") from error
 
     def names(self) -> list[str]:
         """Return the names of its files, sorted."""
+        self._fs.invalidate_cache()
+        paths: list[str] = []
         with self._naming("read"), suppress(FileNotFoundError):
-            self._system.invalidate_cache()
-            paths = self._system.ls(self._path, detail=False)
-            return sorted(path.rsplit("/", 1)[-1] for path in paths)
-        return []
+            paths = self._fs.ls(self._path, detail=False)
+        names = [path.rpartition("/")[2] for path in paths]
+        return sorted(names)
 
     def read(self, name: str) -> bytes:
         """Return a file."""
         with self._naming("read", name):
-            return self._system.cat_file(self._of(name))
+            return self._fs.cat_file(self._of(name))
 
     def get(self, name: str, path: Path) -> None:
         """Copy a file to this machine, where it appears whole."""
         partial = path.with_name(f".{path.name}.partial")
         with self._naming("read", name):
-            self._system.get_file(self._of(name), str(partial))
+            self._fs.get_file(self._of(name), partial)
             partial.chmod(0o600)
             partial.replace(path)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file."""
         with self._naming("write", name):
-            self._system.pipe_file(self._of(name), content)
+            self._fs.pipe_file(self._of(name), content)
 
     def put(self, path: Path, name: str) -> None:
         """Copy a file of this machine."""
         with self._naming("write", name):
-            self._system.put_file(str(path), self._of(name))
+            self._fs.put_file(path, self._of(name))
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        with self._naming("delete", name), suppress(FileNotFoundError):
-            self._system.rm_file(self._of(name))
+        path = self._of(name)
+        with self._naming("delete", name):
+            if self._fs.exists(path):
+                self._fs.rm_file(path)
 
     def _of(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{name}"
@@ -81,7 +86,8 @@ class RemoteFolder:
         try:
             yield
         except Exception as error:
+            reason = named(error)
             raise StorageError(
-                f"cannot {verb} {self.url}/{name}: {named(error)}. Check that it "
-                "exists, and the credentials"
+                f"cannot {verb} {self.url}/{name}: {reason}. "
+                "Check that it exists, and the credentials"
             ) from error

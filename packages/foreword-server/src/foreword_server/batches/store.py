@@ -64,7 +64,8 @@ class Store:
         written, or another server uses it.
         """
         self._mirror = Mirror(url, folder) if url else None
-        self._folder, self._room, self._unfinished = folder, room, unfinished
+        self._folder = folder
+        self._room, self._unfinished = room, unfinished
         self._entries: dict[str, dict[str, Description]] = defaultdict(dict)
         """Tenant -> id -> description."""
         self._held: Counter[str] = Counter()
@@ -98,11 +99,11 @@ class Store:
         """Return the store of a server; None where it keeps no files."""
         if settings.files is None:
             return None
-        place, quotas = str(settings.files), (settings.room, settings.batches)
-        if not is_url(place):
-            return cls(Path(place), *quotas)
-        name = hashlib.sha256(place.encode()).hexdigest()[:32]
-        return cls(cache() / "files" / name, *quotas, place)
+        url, quotas = str(settings.files), (settings.room, settings.batches)
+        if not is_url(url):
+            return cls(Path(url), *quotas)
+        name = hashlib.sha256(url.encode()).hexdigest()[:32]
+        return cls(cache() / "files" / name, *quotas, url)
 
     def close(self) -> None:
         """Let another process use the folder."""
