@@ -40,17 +40,19 @@ class RemoteFolder:
 
     def names(self) -> list[str]:
         """Return the names of its files, sorted."""
-        self._fs.invalidate_cache()
+        fs = self._fs
+        fs.invalidate_cache()
         paths: list[str] = []
         with self._naming("read"), suppress(FileNotFoundError):
-            paths = self._fs.ls(self._path, detail=False)
+            paths = fs.ls(self._path, detail=False)
         names = [path.rpartition("/")[2] for path in paths]
         return sorted(names)
 
     def read(self, name: str) -> bytes:
         """Return a file."""
         with self._naming("read", name):
-            return self._fs.cat_file(self._of(name))
+            content: bytes = self._fs.cat_file(self._of(name))
+        return content
 
     def get(self, name: str, path: Path) -> None:
         """Copy a file to this machine, where it appears whole."""
