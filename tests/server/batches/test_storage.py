@@ -181,7 +181,8 @@ def machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_batch_goes_on_on_another_machine(llm, url, machine):
     machine("first")
-    requests = [chat(number, max_tokens=48) for number in range(16)]
+    requests = [chat(0), chat(1)]
+    requests += [chat(n, max_tokens=160, ignore_eos=True) for n in range(2, 16)]
     with running(llm, files=url) as server:
         batch = begun(server, uploaded(server, *requests))
         before = ended(server, batch, least=2)
