@@ -1,8 +1,8 @@
-"""Graph backend: a Hugging Face model on CUDA in forwards of few shapes, each recorded
-once and replayed.
+"""Graph backend: a Hugging Face model on CUDA in forwards of one shape, which is
+recorded once and replayed.
 
-Only attention is not the model's own: every row uses the kernel of launch.py, so that
-prompts and draft tokens get the same arithmetic.
+Every row uses the attention of launch.py, so that prompts and draft tokens get the same
+arithmetic.
 """
 
 import warnings
@@ -43,8 +43,12 @@ from foreword.model.kv.reads import Read, Span
 NAME = "foreword_graph"
 CAPABILITY = (8, 0)
 """Lowest compute capability with bfloat16 products."""
-BUCKETS = (16, 32, 64, 128, 256, 512)
-"""Rows of a forward with padding; the first covers plain decoding and short drafts."""
+BUCKETS = (64,)
+"""Rows of a forward with padding, and of its logits.
+
+A library chooses how it sums by the number of rows, so a text depends on no draft and
+no batch where all forwards have one shape. 64 rows stand in one tile of a product.
+"""
 
 Output = tuple[Tensor, Tensor]
 """Logits and hidden states of the rows of a bucket."""
@@ -149,7 +153,7 @@ class CudaGraphBackend(PoolBackend):
         kernel: bool = True,
     ) -> None:
         """`runner` records forwards, by default as CUDA graphs; `buckets` are the row
-        counts.
+        counts, one of which is chosen for each forward.
 
         Without `kernel`, attention is `attend` of the pool, which cannot be recorded:
         `runner` must then run the work directly. Raises ModelError for a model whose
@@ -185,9 +189,7 @@ class CudaGraphBackend(PoolBackend):
             return super().open(id, capacity, tokens, tenant, layers)
 
     def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
-        """Split reads into forwards that fit the largest bucket; draft tokens of one
-        tree stay together.
-        """
+        """Split reads, also within draft trees, into forwards of the largest bucket."""
         widest = self._buckets[-1]
         parts: list[list[Read]] = [[]]
         room = widest
@@ -196,12 +198,10 @@ class CudaGraphBackend(PoolBackend):
                 parts += [[read], []]
                 room = widest
                 continue
-            draft_tokens = max(0, len(read.parents or ()) - read.held)
             while len(read.tokens) > room:
-                first, read = _cut(
-                    read, max(0, min(room, len(read.tokens) - draft_tokens))
-                )
-                parts[-1] += [first] if first.tokens else []
+                if room:
+                    first, read = _cut(read, room)
+                    parts[-1].append(first)
                 parts.append([])
                 room = widest
             parts[-1].append(read)
@@ -210,7 +210,7 @@ class CudaGraphBackend(PoolBackend):
 
     def _wide(self, read: Read) -> bool:
         """Return whether the draft tree is too large for a row table."""
-        return len(read.parents or ()) > min(MOST, self._buckets[-1])
+        return len(read.parents or ()) > MOST
 
     def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return (
@@ -337,11 +337,27 @@ class Recorder:
 
 
 def _cut(read: Read, at: int) -> tuple[Read, Read]:
-    """Split a read into its first `at` tokens, all committed, and the rest."""
+    """Split a read into its first `at` tokens and the rest, which may both be parts of
+    its tree.
+    """
     after = len(read.tokens) - at
-    first = Read(read.id, read.past, read.tokens[:at], keep=max(0, read.keep - after))
+    committed = len(read.tokens) + read.held - len(read.parents or ())
+    kept = min(read.keep, after)
+    if at <= committed:
+        first = Read(read.id, read.past, read.tokens[:at], keep=read.keep - kept)
+        past = read.past + at
+        return first, replace(read, past=past, tokens=read.tokens[at:], keep=kept)
+    assert read.parents is not None
+    held = read.held + at - committed
+    first = replace(
+        read,
+        tokens=read.tokens[:at],
+        parents=read.parents[:held],
+        keep=read.keep - kept,
+    )
+    past = read.past + committed
     return first, replace(
-        read, past=read.past + at, tokens=read.tokens[at:], keep=min(read.keep, after)
+        read, past=past, tokens=read.tokens[at:], keep=kept, held=held
     )
 
 
