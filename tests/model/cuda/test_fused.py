@@ -1,18 +1,26 @@
 """Fused kernels beside the code of transformers and the plain product."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama import modeling_llama as llama
 
+from drafters import RandomTree, known
 from foreword.errors import ModelError
-from foreword.model import Read
+from foreword.model import Mode, Model, Read
+from foreword.model.executors.cuda import backend as cuda_backend
 from foreword.model.executors.cuda import fused, quantized
 from foreword.model.executors.cuda.backend import CudaGraphBackend
+from foreword.model.executors.registry import Capability
+from foreword.model.executors.torch.hooks import replaced_forwards
 from foreword.model.executors.torch.packed_linear import swap_out
 from foreword.model.quantized.write import quantized as quantize
+from foreword.types import SamplingParams
 from layers import DEVICE, TOLERANCE
+from running import Case, engine, finish, outputs
 from tiny_models import build
 
 pytest.importorskip("triton")
@@ -98,77 +106,58 @@ class Launches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Counted:
-    """Stands in place of every kernel, and counts its launches."""
-
-    def __init__(self, launches: Launches) -> None:
-        self.launches = launches
-
-    def __getattr__(self, name: str) -> "Counted":
-        return self
-
-    def __getitem__(self, grid: tuple[int, ...]) -> "Counted":
-        return self
-
-    def __call__(self, *given, **constants) -> None:
-        self.launches.count += 1
-
-
 def logits(hf) -> torch.Tensor:
     backend = CudaGraphBackend(hf, lambda work: work, (16,), kernel=False)
     backend.open(1, 32)
     return backend.read([Read(1, 0, [5, 6, 7], keep=3)])
 
 
-def launches(hf, monkeypatch) -> int:
-    with monkeypatch.context() as patch, Launches() as counted:
-        kernels = Counted(counted)
-        patch.setattr(fused, "fused", lambda: kernels)
-        logits(hf)
-    return counted.count
+def fused_logits(hf) -> torch.Tensor:
+    with replaced_forwards(fused.fused_forwards(hf)):
+        return logits(hf)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gemma2"])
-def test_swaps_leave_the_scores_and_launch_less(name, monkeypatch):
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+def test_fused_forwards_leave_the_scores_and_launch_less(name, monkeypatch):
     hf = build(name).to(DEVICE)
-    before = list(hf.named_modules())
-    weights = list(hf.state_dict())
-    want, plainly = logits(hf), launches(hf, monkeypatch)
-    swaps = fused.swap_in_fused(hf)
-    close(logits(hf), want)
-    assert [*hf.state_dict()] == weights
-    assert launches(hf, monkeypatch) < plainly
-    swap_out(swaps)
-    assert [*hf.named_modules()] == before
+    want = logits(hf)
+    close(fused_logits(hf), want)
     assert torch.equal(logits(hf), want)
+    with Launches() as plain:
+        logits(hf)
+    # one operation in place of each kernel
+    monkeypatch.setattr(fused, "rms_norm", lambda x, *_: (x.clone(), x))
+    monkeypatch.setattr(fused, "rotated", lambda query, key, *_: (query.clone(), key))
+    with Launches() as fewer:
+        fused_logits(hf)
+    assert fewer.count < plain.count
+
+
+def replaced(hf) -> set[str]:
+    return {type(part).__name__ for part in fused.fused_forwards(hf)}
 
 
 def test_parts_of_other_code_keep_it():
-    assert fused.swap_in_fused(build("gpt2")) == []
+    assert not replaced(build("gpt2"))
     # its norm is of another code, its rotary embedding is that of Llama
-    swaps = fused.swap_in_fused(build("gemma"))
-    assert {type(swap.original).__name__ for swap in swaps} == {"GemmaAttention"}
+    assert replaced(build("gemma")) == {"GemmaAttention"}
 
 
 def test_hooked_and_patched_parts_keep_their_code():
     hf = build("llama").to(DEVICE)
-    layer = hf.model.layers[0]
-    heard = []
-    layer.post_attention_layernorm.register_forward_hook(
-        lambda *given: heard.append(given)
+    first, second = hf.model.layers
+    calls = []
+    first.post_attention_layernorm.register_forward_hook(
+        lambda *each: calls.append(each)
     )
-    forward = layer.self_attn.forward
-    layer.self_attn.forward = lambda *args, **options: forward(*args, **options)
-    swaps = fused.swap_in_fused(hf)
-    swapped = [swap.original for swap in swaps]
-    assert layer.post_attention_layernorm not in swapped
-    assert layer.self_attn not in swapped
-    # a hook that comes later is called as well
-    hf.model.layers[1].post_attention_layernorm.register_forward_hook(
-        lambda *given: heard.append(given)
-    )
-    logits(hf)
-    assert len(heard) == 2
+    forward = first.self_attn.forward
+    first.self_attn.forward = lambda *args, **options: forward(*args, **options)
+    fused_logits(hf)
+    assert len(calls) == 1
+    found = fused.fused_forwards(hf)
+    assert first.post_attention_layernorm not in found
+    assert first.self_attn not in found
+    assert {second, second.self_attn, second.post_attention_layernorm} <= {*found}
 
 
 @pytest.mark.parametrize("form", ["int8", "int4"])
@@ -190,3 +179,24 @@ def test_quantized_model_runs_and_is_restored(form):
 def test_model_without_a_layer_to_quantize_is_refused():
     with pytest.raises(ModelError, match=r"GPT2LMHead.* in int4.*Leave 'weights' out"):
         quantized.swap_in_codes(build("gpt2"), "int4")
+
+
+def test_quantized_target_is_served_and_given_back(monkeypatch):
+    """Drafts leave the text of the quantized model."""
+    options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
+    graph = partial(CudaGraphBackend, **options)
+    monkeypatch.setattr(cuda_backend, "CudaGraphBackend", graph)
+    hf, swaps = build("llama").to(DEVICE), []
+    before = list(hf.named_modules())
+    model = Model(hf, known=Capability(Mode.TREE, "graph", 0.0), swaps=swaps)
+    with pytest.raises(ModelError, match="only backend 'native' reads them"):
+        model.quantize(kv="int8")
+    model.quantize("int4")
+    assert model.forms == {"weights": "int4"}
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    cases = [Case(tuple(range(7, 12)), params)]
+    want = finish(engine(model), cases)
+    drafter = RandomTree(known(want), 0.3)
+    assert outputs(finish(engine(model, drafter, 4), cases)) == outputs(want)
+    swap_out(swaps)
+    assert [*hf.named_modules()] == before

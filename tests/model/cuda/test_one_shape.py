@@ -38,8 +38,8 @@ def record(work):
 def backend(buckets: tuple[int, ...] = BUCKETS) -> CudaGraphBackend:
     model = build("llama-gqa").to(DEVICE)
     made = CudaGraphBackend(model, record, buckets, kernel=DEVICE == "cuda")
-    for id in range(4):
-        made.open(id, 400)
+    for sequence in range(4):
+        made.open(sequence, 400)
     return made
 
 
@@ -63,11 +63,10 @@ def test_prompt_cuts_and_batches_leave_the_bits(buckets, equal):
     assert torch.equal(whole, want) is equal
     assert torch.equal(last, want[31:]) is equal
     alone = [made.read_hidden([Read(2, i, tokens[i : i + 1])], (1,)) for i in (0, 32)]
-    hidden = [state for _, state in alone]
-    assert torch.equal(states[[0, 32]], torch.cat(hidden)) is equal
+    assert torch.equal(states[[0, 32]], torch.cat([own for _, own in alone])) is equal
 
 
-@pytest.mark.parametrize("drafted", [1, 63, 64, 130])
+@pytest.mark.parametrize("drafted", [1, 63, 64, 120])
 def test_draft_of_any_length_leaves_the_bits(drafted):
     """Chains and trees, also trees of several forwards, beside another text."""
     made = backend()
@@ -78,13 +77,9 @@ def test_draft_of_any_length_leaves_the_bits(drafted):
     line = made.read([other, Read(0, 8, tokens[8:], keep=1 + drafted)])[2:]
     assert torch.equal(line, want)
     # each node has a sibling, which is read and which nothing follows
-    parents = [-1, -1]
-    for node in range(2, 2 * drafted):
-        parents.append(node - 2 - node % 2)
+    parents = [-1, -1, *(node - 2 - node % 2 for node in range(2, 2 * drafted))]
     nodes = [token for follower in tokens[9:] for token in (follower, 5)]
     tree = Read(0, 8, [tokens[8], *nodes], parents, keep=1 + len(nodes))
-    if len(parents) > 256:
-        return
     logits = made.read([other, tree])[2:]
     assert torch.equal(logits[1::2], want[1:])
     assert torch.equal(logits[0], want[0])

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 NODES = 64
 """Draft tokens. Most of a sequence in one round; its pages have room for them."""
 NATIVE = "native"
-"""The backend in C, which alone reads quantized forms."""
+"""The backend in C, which alone reads quantized keys and runs in bfloat16 only."""
+GRAPH = "graph"
+"""The backend on CUDA, which reads quantized weights too."""
 EXECUTORS = {
     name: f"foreword.model.executors.{folder}.build"
     for name, folder in {
@@ -37,7 +39,7 @@ EXECUTORS = {
 POOL = "pool"
 """The backend of transformers' own code with our pages, which alone runs on ranks."""
 ONLY_NATIVE = ("weights", "kv", "offload_folder", "portable")
-"""Settings that only the native backend has."""
+"""Settings that only the native backend has; of weights, GRAPH is another reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,9 @@ class ModelOptions(LoadingOptions):
         """Raise InvalidRequest for native settings beside another backend or dtype."""
         value = getattr(self, name)
         fits_dtype = str(self.dtype).removeprefix("torch.") in ("auto", "bfloat16")
-        if value in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
+        on_graph = name == "weights" and self.backend == GRAPH
+        fits = on_graph or (self.backend in (None, NATIVE) and fits_dtype)
+        if value in (None, False) or fits:
             return
         raise InvalidRequest(
             f"cannot use {name}={str(value)!r} with dtype={self.dtype!r} and "

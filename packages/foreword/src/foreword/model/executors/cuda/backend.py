@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from foreword.errors import ModelError, words
+from foreword.model.executors.cuda.fused import fused_forwards
 from foreword.model.executors.cuda.launch import (
     KEPT,
     MOST,
@@ -34,8 +35,9 @@ from foreword.model.executors.cuda.launch import (
 from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.executors.torch.attention import attend as attend_spans
 from foreword.model.executors.torch.backend import PoolBackend
-from foreword.model.executors.torch.hooks import listening
+from foreword.model.executors.torch.hooks import listening, replaced_forwards
 from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
@@ -143,6 +145,8 @@ class CudaGraphBackend(PoolBackend):
     """A backend of forwards in few shapes; padding writes to a row never read."""
 
     probed = False
+    swaps: list[Swap] | None = None
+    """Where replaced layers are noted; None = the originals are not needed again."""
 
     def __init__(
         self,
@@ -153,11 +157,11 @@ class CudaGraphBackend(PoolBackend):
         kernel: bool = True,
     ) -> None:
         """`runner` records forwards, by default as CUDA graphs; `buckets` are the row
-        counts, one of which is chosen for each forward.
+        counts.
 
-        Without `kernel`, attention is `attend` of the pool, which cannot be recorded:
-        `runner` must then run the work directly. Raises ModelError for a model whose
-        shapes cannot be fixed.
+        Without `kernel`, nothing is fused, and attention is `attend` of the pool, which
+        cannot be recorded: `runner` must then run the work directly. Raises ModelError
+        for a model whose shapes cannot be fixed.
         """
         super().__init__(model, adjacent=True)
         if self._rope is not None:
@@ -176,6 +180,19 @@ class CudaGraphBackend(PoolBackend):
         self._recorded_for = 0
         """Rows of the pool at the recordings; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
+
+    def with_buckets(self, buckets: tuple[int, ...]) -> "CudaGraphBackend":
+        """Return a backend of the same model with other row counts, and own pages."""
+        return CudaGraphBackend(self.model, self._runner, buckets, kernel=self._kernel)
+
+    def quantize_weights(self, form: str) -> None:
+        """Hold linear layers in 8 or 4 bits from now on. No sequence may be open."""
+        from foreword.model.executors.cuda.quantized import swap_in_codes  # seldom
+
+        swaps = swap_in_codes(self.model, form)
+        if self.swaps is not None:
+            self.swaps.extend(swaps)
+        self._recordings.clear()
 
     def open(
         self,
@@ -286,10 +303,12 @@ class CudaGraphBackend(PoolBackend):
             )
         else:
             plan = Plan(self.pool, self._current, rows, self.windows)
+        fused = fused_forwards(self.model) if self._kernel else {}
         with (
+            replaced_forwards(fused),
             listening(self.model, shape.layers)
             if shape.layers
-            else nullcontext(lambda: rows[:0, None]) as captured
+            else nullcontext(lambda: rows[:0, None]) as captured,
         ):
             output = self.model(
                 input_ids=table[None, :, TOKEN].long(),

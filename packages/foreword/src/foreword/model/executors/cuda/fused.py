@@ -1,12 +1,11 @@
-"""Norms and rotary embeddings of known code in one launch each, in place of about eight.
+"""Norms and rotary embeddings of known code in one launch each, instead of about eight.
 
-The definition of each is the code of transformers that it replaces: a module is
-replaced only if its code is that of Llama, byte for byte. The twin keeps the class,
-attributes, parameters and hooks of the module.
+The definition of each is the code of transformers that it replaces: a forward is
+replaced only if its code is that of Llama, byte for byte.
 """
 
 from collections.abc import Callable
-from copy import copy
+from functools import partial
 from inspect import unwrap
 from types import FunctionType
 from typing import Any
@@ -16,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.models.llama import modeling_llama as llama
 
-from foreword.model.executors.cuda.launch import fused, launches, power
-from foreword.model.executors.torch.packed_linear import Swap
+from foreword.model.executors.cuda.launch import fused_library, launches, power
 
 ROTATE = "apply_rotary_pos_emb"
 
@@ -34,7 +32,7 @@ def rms_norm(
     out = torch.empty_like(x)
     summed = x if residual is None else torch.empty_like(x)
     added = None if residual is None else residual.contiguous()
-    fused().rms_norm[(x.numel() // dim,)](
+    fused_library().rms_norm[(x.numel() // dim,)](
         *(x, added, weight, out, summed, eps), DIM=dim, WIDE=power(dim)
     )
     return out, summed
@@ -57,7 +55,7 @@ def rotated(
         query.new_empty(1, rows, count, dim).transpose(1, 2)
         for count in (heads, kv_heads)
     ]
-    fused().rotate[rows, heads + kv_heads](
+    fused_library().rotate[rows, heads + kv_heads](
         *(query, key, cos.contiguous(), sin.contiguous(), *out),
         *(query.stride(2), query.stride(1), key.stride(2), key.stride(1)),
         *(heads, kv_heads),
@@ -67,62 +65,51 @@ def rotated(
     return out[0], out[1]
 
 
-class _Norm(nn.Module):
-    """The code of LlamaRMSNorm, in one launch."""
-
-    weight: Tensor
-    variance_epsilon: float
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        if not launches(hidden_states) or hidden_states.dtype != self.weight.dtype:
-            return super().forward(hidden_states)
-        return rms_norm(hidden_states, self.weight, self.variance_epsilon)[0]
+def fused_forwards(model: nn.Module) -> dict[nn.Module, Callable[..., Any]]:
+    """Return the forwards of the norms, attentions and layers of known code."""
+    found = {part: _forward_of(part) for part in model.modules() if _untouched(part)}
+    return {part: forward for part, forward in found.items() if forward is not None}
 
 
-class _Layer(nn.Module):
-    """The code of LlamaDecoderLayer; the second norm adds the residual."""
-
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        norm: Any = self.post_attention_layernorm
-        own = isinstance(norm, _Norm) and hidden_states.dtype == norm.weight.dtype
-        if args or not own or not launches(hidden_states) or not _untouched(norm):
-            return super().forward(hidden_states, *args, **kwargs)
-        residual = hidden_states
-        hidden_states = self.input_layernorm(hidden_states)
-        hidden_states, _ = self.self_attn(hidden_states=hidden_states, **kwargs)
-        hidden_states, residual = rms_norm(
-            hidden_states, norm.weight, norm.variance_epsilon, residual
-        )
-        return residual + self.mlp(hidden_states)
-
-
-def swap_in_fused(model: nn.Module) -> list[Swap]:
-    """Replace the norms, attentions and layers of known code; `swap_out` undoes it."""
-    swaps = []
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            kind = _kind(child) if _untouched(child) else None
-            if kind is not None:
-                setattr(parent, name, _twin(child, kind))
-                swaps.append(Swap(parent, name, child))
-    return swaps
-
-
-def _kind(module: Any) -> type | None:
-    """Return the class with the forward that replaces a module's; None = none does."""
+def _forward_of(module: Any) -> Callable[..., Any] | None:
+    """Return what computes the forward of a module; None where its own does."""
     forward: Any = type(module).forward
     if _same(forward, llama.LlamaRMSNorm.forward):
-        return _Norm
+        return partial(_norm, module)
     if _same(forward, llama.LlamaDecoderLayer.forward):
-        return _Layer if _kind(module.post_attention_layernorm) is _Norm else None
-    known = getattr(forward, "__globals__", {})
+        norm = type(module.post_attention_layernorm).forward
+        known = _same(norm, llama.LlamaRMSNorm.forward)
+        return partial(_layer, module) if known else None
+    names = getattr(forward, "__globals__", {})
     if (
         ROTATE in getattr(getattr(forward, "__code__", None), "co_names", ())
-        and _same(known.get(ROTATE), llama.apply_rotary_pos_emb)
-        and _same(known.get("rotate_half"), llama.rotate_half)
+        and _same(names.get(ROTATE), llama.apply_rotary_pos_emb)
+        and _same(names.get("rotate_half"), llama.rotate_half)
     ):
-        return type("_Attention", (), {"forward": _with_rotary(forward)})
+        return partial(_with_rotary(forward), module)
     return None
+
+
+def _norm(module: Any, hidden_states: Tensor) -> Tensor:
+    """Compute LlamaRMSNorm in one launch."""
+    if not launches(hidden_states) or hidden_states.dtype != module.weight.dtype:
+        return type(module).forward(module, hidden_states)
+    return rms_norm(hidden_states, module.weight, module.variance_epsilon)[0]
+
+
+def _layer(module: Any, hidden_states: Tensor, *args: Any, **options: Any) -> Tensor:
+    """Compute LlamaDecoderLayer; the launch of its second norm adds the residual."""
+    norm = module.post_attention_layernorm
+    plain = hooked(norm) or hidden_states.dtype != norm.weight.dtype
+    if args or plain or not launches(hidden_states):
+        return type(module).forward(module, hidden_states, *args, **options)
+    residual = hidden_states
+    hidden_states = module.input_layernorm(hidden_states)
+    hidden_states, _ = module.self_attn(hidden_states=hidden_states, **options)
+    hidden_states, residual = rms_norm(
+        hidden_states, norm.weight, norm.variance_epsilon, residual
+    )
+    return residual + module.mlp(hidden_states)
 
 
 def _with_rotary(forward: FunctionType) -> Callable[..., Any]:
@@ -134,18 +121,14 @@ def _with_rotary(forward: FunctionType) -> Callable[..., Any]:
     return result
 
 
-def _twin(module: nn.Module, kind: type) -> nn.Module:
-    """Return a module that shares everything with this one except its forward."""
-    twin = copy(module)
-    own = type(module)
-    twin.__class__ = type(own.__name__, (kind, own), {"__module__": own.__module__})
-    return twin
+def hooked(module: nn.Module) -> bool:
+    """Return whether a module has hooks."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _untouched(module: nn.Module) -> bool:
     """Return whether a module has neither hooks nor a patched forward."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return not hooked and "forward" not in vars(module)
+    return not hooked(module) and "forward" not in vars(module)
 
 
 def _same(one: Any, known: FunctionType) -> bool:

@@ -126,22 +126,21 @@ def weight_only(
     x += row.to(tl.int64)[:, None] * depth
     line = output.to(tl.int64)
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    half = tl.arange(0, STEP // 2)
     for first in range(0, depth, STEP):
+        at = x + first + half[None, :]
+        left = tl.load(at, mask=real[:, None], other=0.0)
+        right = tl.load(at + STEP // 2, mask=real[:, None], other=0.0)
         if BITS == 4:
-            half = tl.arange(0, STEP // 2)
             at = codes + line[None, :] * (depth // 2) + first // 2 + half[:, None]
             octet = tl.load(at, mask=stored[None, :], other=0).to(tl.int32)
-            left = tl.load(x + first + half[None, :], mask=real[:, None], other=0.0)
-            at = x + first + STEP // 2 + half[None, :]
-            right = tl.load(at, mask=real[:, None], other=0.0)
-            part = _by_codes(left, (octet & 15) - 8, UPCAST)
-            part += _by_codes(right, (octet >> 4) - 8, UPCAST)
+            low = (octet & 15) - 8
+            high = (octet >> 4) - 8
         else:
-            column = first + tl.arange(0, STEP)
-            at = codes + line[None, :] * depth + column[:, None]
-            code = tl.load(at, mask=stored[None, :], other=0)
-            numbers = tl.load(x + column[None, :], mask=real[:, None], other=0.0)
-            part = _by_codes(numbers, code, UPCAST)
+            at = codes + line[None, :] * depth + first + half[:, None]
+            low = tl.load(at, mask=stored[None, :], other=0)
+            high = tl.load(at + STEP // 2, mask=stored[None, :], other=0)
+        part = _by_codes(left, low, UPCAST) + _by_codes(right, high, UPCAST)
         at = scales + line * (depth // group) + first // group
         scale = tl.load(at, mask=stored, other=0.0).to(tl.float32)
         total += part * scale[None, :]

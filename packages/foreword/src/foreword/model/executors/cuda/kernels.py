@@ -29,6 +29,7 @@ MOST, SPLIT = tl.constexpr(launch.MOST), tl.constexpr(launch.SPLIT)
 @triton.jit
 @no_type_check
 def product(a, b, UPCAST: tl.constexpr):
+    """Return a @ b, summed in float32."""
     if UPCAST:  # the interpreter cannot multiply bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")

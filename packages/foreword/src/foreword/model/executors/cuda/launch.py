@@ -58,7 +58,7 @@ def library() -> ModuleType | str:
 
 
 @cache
-def fused() -> ModuleType:
+def fused_library() -> ModuleType:
     """Return the kernels beside attention, where `library` has found Triton."""
     from foreword.model.executors.cuda import fused_kernels
 

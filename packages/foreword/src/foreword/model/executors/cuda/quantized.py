@@ -1,8 +1,8 @@
 """Linear layers in 8 or 4 bits on CUDA: weights are codes times scales, and rows keep
 their dtype.
 
-Codes and scales are those that `foreword quantize` writes (quantized/write.py): a scale
-for each output in 8 bits, and for 64 of its inputs in 4 bits.
+`foreword quantize` writes the same codes and scales (quantized/write.py): a scale for
+each output in 8 bits, and for 64 of its inputs in 4 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.architectures import lm_head
-from foreword.model.executors.cuda.launch import INTERPRETED, fused, launches
+from foreword.model.executors.cuda.launch import INTERPRETED, fused_library, launches
 from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.quantized.write import BITS, GROUP, quantized
 
@@ -60,14 +60,19 @@ def unpacked(octets: UInt8[Tensor, "outputs bytes"]) -> Int8[Tensor, "outputs de
 class QuantizedLinear(nn.Module):
     """An nn.Linear whose weight exists only as codes and scales."""
 
+    codes: Tensor
+    scales: Tensor
+
     def __init__(self, linear: nn.Linear, form: str) -> None:
         super().__init__()
         weight = linear.weight.detach()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._bits = BITS[form]
         size = GROUP if form == "int4" else linear.in_features
-        codes, self.scales = quantized(weight.float(), self._bits, size)
-        self.codes = packed(codes) if form == "int4" else codes
+        codes, scales = quantized(weight.float(), self._bits, size)
+        codes = packed(codes) if form == "int4" else codes
+        self.register_buffer("codes", codes, persistent=False)
+        self.register_buffer("scales", scales, persistent=False)
         self.bias = linear.bias
         # model code reads the dtype of a projection's weight
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
@@ -86,7 +91,7 @@ class QuantizedLinear(nn.Module):
     def _launched(self, rows: Tensor) -> Tensor:
         out = rows.new_empty(len(rows), self.out_features)
         grid = -(-self.out_features // OUTPUTS), -(-len(rows) // ROWS)
-        fused().weight_only[grid](
+        fused_library().weight_only[grid](
             *(rows, self.codes, self.scales, self.bias, out),
             *(len(rows), self.out_features, self.in_features),
             self.in_features // self.scales.shape[1],
