@@ -68,7 +68,6 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     more = (5, 2.0, given[0][0, :, 0]) if extras else ()
     extra = launch.Scoring(0.1, *more)
     launch.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
-    fused.launches = quantized.launches = lambda _: True
     rows = given[0]
     fused.rms_norm(rows, rows[0, 0], 1e-6, rows if extras else None)
     heads = rows.transpose(0, 1)[None]

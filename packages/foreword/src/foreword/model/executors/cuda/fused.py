@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.models.llama import modeling_llama as llama
 
-from foreword.model.executors.cuda.launch import fused_library, launches, power
+from foreword.model.executors.cuda.launch import fused_library, power
 
 ROTATE = "apply_rotary_pos_emb"
 
@@ -47,8 +47,8 @@ def rotated(
 ) -> tuple[Tensor, Tensor]:
     """Compute `apply_rotary_pos_emb` of Llama."""
     same = query.dtype == key.dtype == cos.dtype
-    packed = unsqueeze_dim == 1 and len(query) == len(cos) == 1
-    if not (same and packed and launches(query)):
+    packed = query.stride(-1) == key.stride(-1) == len(query) == len(cos) == 1
+    if not (same and packed and unsqueeze_dim == 1):
         return llama.apply_rotary_pos_emb(query, key, cos, sin, unsqueeze_dim)
     (_, heads, rows, dim), kv_heads = query.shape, key.shape[1]
     out = [
@@ -67,7 +67,7 @@ def rotated(
 
 def fused_forwards(model: nn.Module) -> dict[nn.Module, Callable[..., Any]]:
     """Return the forwards of the norms, attentions and layers of known code."""
-    found = {part: _forward_of(part) for part in model.modules() if _untouched(part)}
+    found = {part: _forward_of(part) for part in model.modules() if untouched(part)}
     return {part: forward for part, forward in found.items() if forward is not None}
 
 
@@ -92,7 +92,7 @@ def _forward_of(module: Any) -> Callable[..., Any] | None:
 
 def _norm(module: Any, hidden_states: Tensor) -> Tensor:
     """Compute LlamaRMSNorm in one launch."""
-    if not launches(hidden_states) or hidden_states.dtype != module.weight.dtype:
+    if hidden_states.dtype != module.weight.dtype:
         return type(module).forward(module, hidden_states)
     return rms_norm(hidden_states, module.weight, module.variance_epsilon)[0]
 
@@ -100,8 +100,8 @@ def _norm(module: Any, hidden_states: Tensor) -> Tensor:
 def _layer(module: Any, hidden_states: Tensor, *args: Any, **options: Any) -> Tensor:
     """Compute LlamaDecoderLayer; the launch of its second norm adds the residual."""
     norm = module.post_attention_layernorm
-    plain = hooked(norm) or hidden_states.dtype != norm.weight.dtype
-    if args or plain or not launches(hidden_states):
+    same = hidden_states.dtype == norm.weight.dtype
+    if args or not same or not untouched(norm, patched=True):
         return type(module).forward(module, hidden_states, *args, **options)
     residual = hidden_states
     hidden_states = module.input_layernorm(hidden_states)
@@ -121,14 +121,10 @@ def _with_rotary(forward: FunctionType) -> Callable[..., Any]:
     return result
 
 
-def hooked(module: nn.Module) -> bool:
-    """Return whether a module has hooks."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def _untouched(module: nn.Module) -> bool:
-    """Return whether a module has neither hooks nor a patched forward."""
-    return not hooked(module) and "forward" not in vars(module)
+def untouched(module: nn.Module, patched: bool = False) -> bool:
+    """Return whether a module has no hooks and, unless `patched`, its own forward."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return not hooks and (patched or "forward" not in vars(module))
 
 
 def _same(one: Any, known: FunctionType) -> bool:

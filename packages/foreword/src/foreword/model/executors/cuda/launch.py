@@ -65,11 +65,6 @@ def fused_library() -> ModuleType:
     return fused_kernels
 
 
-def launches(x: Tensor) -> bool:
-    """Return whether kernels run on this tensor; they have no gradients."""
-    return (x.is_cuda or INTERPRETED) and not torch.is_grad_enabled()
-
-
 def tiled(heads: int, kv_heads: int) -> int:
     """Return the number of rows in a tile."""
     return max(1, PRODUCTS * kv_heads // heads)

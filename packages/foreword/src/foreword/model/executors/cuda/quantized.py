@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from foreword.errors import ModelError
 from foreword.model.architectures import lm_head
-from foreword.model.executors.cuda.launch import INTERPRETED, fused_library, launches
+from foreword.model.executors.cuda.fused import untouched
+from foreword.model.executors.cuda.launch import INTERPRETED, fused_library
 from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.quantized.write import BITS, GROUP, quantized
 
@@ -45,16 +46,10 @@ def multiply(
 
 def packed(codes: Int8[Tensor, "outputs depth"]) -> UInt8[Tensor, "outputs bytes"]:
     """Return codes of 4 bits, two a byte: of STEP inputs, the first half in low bits
-    and the second half in high bits.
+    and the second in high bits.
     """
     low, high = (codes + 8).unflatten(1, (-1, 2, STEP // 2)).unbind(2)
     return (low | high << 4).flatten(1).view(torch.uint8)
-
-
-def unpacked(octets: UInt8[Tensor, "outputs bytes"]) -> Int8[Tensor, "outputs depth"]:
-    """Return the codes that `packed` has packed."""
-    octets = octets.unflatten(1, (-1, STEP // 2))
-    return torch.cat([octets & 15, octets >> 4], 2).flatten(1).to(torch.int8) - 8
 
 
 class QuantizedLinear(nn.Module):
@@ -81,14 +76,6 @@ class QuantizedLinear(nn.Module):
         self, x: Float[Tensor, "*rows in_features"]
     ) -> Float[Tensor, "*rows out_features"]:
         rows = x.reshape(-1, self.in_features).contiguous()
-        if launches(x):
-            out = self._launched(rows)
-        else:
-            codes = unpacked(self.codes) if self._bits == BITS["int4"] else self.codes
-            out = multiply(rows, codes, self.scales, self.bias)
-        return out.view(*x.shape[:-1], self.out_features)
-
-    def _launched(self, rows: Tensor) -> Tensor:
         out = rows.new_empty(len(rows), self.out_features)
         grid = -(-self.out_features // OUTPUTS), -(-len(rows) // ROWS)
         fused_library().weight_only[grid](
@@ -99,7 +86,7 @@ class QuantizedLinear(nn.Module):
             OUTPUTS=OUTPUTS,
             UPCAST=INTERPRETED and rows.dtype == torch.bfloat16,
         )
-        return out
+        return out.view(*x.shape[:-1], self.out_features)
 
 
 def swap_in_codes(model: PreTrainedModel, form: str) -> list[Swap]:
@@ -112,10 +99,9 @@ def swap_in_codes(model: PreTrainedModel, form: str) -> list[Swap]:
     swaps = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            hooked = child._forward_hooks or child._forward_pre_hooks
-            if type(child) is not nn.Linear or child is head or hooked:
+            if type(child) is not nn.Linear or child is head:
                 continue
-            if child.in_features % STEP == 0 and "forward" not in vars(child):
+            if child.in_features % STEP == 0 and untouched(child):
                 setattr(parent, name, QuantizedLinear(child, form))
                 swaps.append(Swap(parent, name, child))
     if not swaps:
