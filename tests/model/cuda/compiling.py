@@ -15,6 +15,7 @@ from foreword.model.executors.cuda import (
     launch,
     quantized,
 )
+from foreword.native import forward
 
 NAMES = {
     kernels: ("partial_sums", "joined_sums"),
@@ -72,9 +73,9 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     fused.rms_norm(rows, rows[0, 0], 1e-6, rows if extras else None)
     heads = rows.transpose(0, 1)[None]
     fused.rotated(heads, heads[:, :2], rows[None, :, 0], rows[None, :, 0])
-    for form in ("int8", "int4"):
+    for coding in (forward.BYTES, forward.GROUPS):
         linear = nn.Linear(128, 40, bias=bool(extras), dtype=rows.dtype)
-        quantized.QuantizedLinear(linear, form)(rows.new_zeros(3, 128))
+        quantized.QuantizedLinear(linear, coding)(rows.new_zeros(3, 128))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from foreword.model.executors.cuda.backend import CudaGraphBackend
 from foreword.model.executors.registry import Capability
 from foreword.model.executors.torch.hooks import replaced_forwards
 from foreword.model.executors.torch.packed_linear import swap_out
-from foreword.model.quantized.write import BITS
 from foreword.model.quantized.write import quantized as quantize
+from foreword.native.forward import BYTES, GROUPS
 from foreword.types import SamplingParams
 from layers import DEVICE, TOLERANCE
 from running import Case, engine, finish, outputs
@@ -63,16 +63,17 @@ def test_rotary_is_that_of_llama(dtype, monkeypatch):
         close(one, other)
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("coding", "bits", "group"), [(BYTES, 8, 128), (GROUPS, 4, 64)]
+)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @torch.no_grad()
-def test_product_is_the_plain_one(form, dtype):
-    linear = nn.Linear(128, 40, bias=form == "int8").to(DEVICE, dtype)
+def test_product_is_the_plain_one(coding, bits, group, dtype):
+    linear = nn.Linear(128, 40, bias=bits == 8).to(DEVICE, dtype)
     x = drawn(1, 70, 128, dtype=dtype)
-    bits, group = BITS[form], 64 if form == "int4" else 128
     codes, scales = quantize(linear.weight.float(), bits, group)
     wanted = quantized.multiply(x[0], codes, scales, linear.bias)
-    layer = quantized.QuantizedLinear(linear, form)
+    layer = quantized.QuantizedLinear(linear, coding)
     assert layer.codes.nbytes == codes.numel() * bits // 8
     close(layer(x)[0], wanted)
     linear.weight.copy_(codes * scales.float().repeat_interleave(group, 1))
@@ -80,10 +81,10 @@ def test_product_is_the_plain_one(form, dtype):
 
 
 @pytest.mark.usefixtures("blind")
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("coding", [BYTES, GROUPS])
 @torch.no_grad()
-def test_bits_of_a_row_do_not_depend_on_other_rows(form):
-    layer = quantized.QuantizedLinear(nn.Linear(128, 32).to(DEVICE), form)
+def test_bits_of_a_row_do_not_depend_on_other_rows(coding):
+    layer = quantized.QuantizedLinear(nn.Linear(128, 32).to(DEVICE), coding)
     x = drawn(70, 128)
     want = layer(x)
     assert torch.equal(layer(x[:3]), want[:3])
@@ -155,8 +156,8 @@ def test_hooked_and_patched_parts_keep_their_code():
 
 
 def test_model_without_a_layer_to_quantize_is_refused():
-    with pytest.raises(ModelError, match=r"GPT2LMHead.* in int4.*Leave 'weights' out"):
-        quantized.swap_in_codes(build("gpt2"), "int4")
+    with pytest.raises(ModelError, match=r"GPT2LMHead.*Leave 'weights' out"):
+        quantized.swap_in_codes(build("gpt2"), GROUPS)
 
 
 def test_quantized_target_is_served_and_given_back(monkeypatch):

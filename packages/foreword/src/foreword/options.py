@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 NODES = 64
 """Draft tokens. Most of a sequence in one round; its pages have room for them."""
 NATIVE = "native"
-"""The backend in C, which alone reads quantized keys and runs in bfloat16 only."""
-GRAPH = "graph"
-"""The backend on CUDA, which reads quantized weights too."""
+"""The backend in C; of the others, only 'graph' reads quantized weights."""
 EXECUTORS = {
     name: f"foreword.model.executors.{folder}.build"
     for name, folder in {
@@ -39,7 +37,7 @@ EXECUTORS = {
 POOL = "pool"
 """The backend of transformers' own code with our pages, which alone runs on ranks."""
 ONLY_NATIVE = ("weights", "kv", "offload_folder", "portable")
-"""Settings that only the native backend has; of weights, GRAPH is another reader."""
+"""Settings that only the native backend has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,8 @@ class ModelOptions(LoadingOptions):
         for name in ("weights", "kv", "backend"):
             _check_choice(self, name)
         for name in ONLY_NATIVE:
-            self._check_native(name)
+            if name != "weights" or self.backend != "graph":
+                self._check_native(name)
         whole(1, optional=True)("draft_vocabulary", self.draft_vocabulary)
         self._check_ranks()
 
@@ -162,9 +161,7 @@ class ModelOptions(LoadingOptions):
         """Raise InvalidRequest for native settings beside another backend or dtype."""
         value = getattr(self, name)
         fits_dtype = str(self.dtype).removeprefix("torch.") in ("auto", "bfloat16")
-        on_graph = name == "weights" and self.backend == GRAPH
-        fits = on_graph or (self.backend in (None, NATIVE) and fits_dtype)
-        if value in (None, False) or fits:
+        if value in (None, False) or (self.backend in (None, NATIVE) and fits_dtype):
             return
         raise InvalidRequest(
             f"cannot use {name}={str(value)!r} with dtype={self.dtype!r} and "

@@ -29,7 +29,6 @@ from foreword.options import ModelOptions
 from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
-    from foreword.model.executors.cuda.backend import CudaGraphBackend
     from foreword.model.executors.torch.packed_linear import Swap
 
 NO_LIMIT = 2**31
@@ -232,10 +231,8 @@ class Model:
                 f"cannot hold {self.name} in {weights}: it has {self.weights} weights. "
                 "Leave 'weights' out"
             )
-        if weights is not None and isinstance(self.backend, NativeBackend):
+        if weights is not None:
             backend.quantize(coding=FORMS["weights"][weights])
-        elif weights is not None:
-            cast("CudaGraphBackend", self.backend).quantize_weights(weights)
         if kv is not None:
             backend.quantize_kv()
         self.weights, self.kv = weights or self.weights, kv or self.kv

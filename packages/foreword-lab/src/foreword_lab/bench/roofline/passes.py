@@ -137,21 +137,21 @@ def shape_price(model: Model, spend: float) -> tuple[float, float] | None:
     SMALL rows, and of LARGE tokens of a prompt over that in LARGE rows; None on other
     backends, and where the context is too short.
     """
-    one = model.backend
-    if not isinstance(one, CudaGraphBackend) or model.context < LARGE:
+    backend = model.backend
+    if not isinstance(backend, CudaGraphBackend) or model.context < LARGE:
         return None
     ids = [token % model.vocab for token in range(7, 7 + LARGE)]
     reads = Read(SEQUENCE, LARGE - 1, ids[-1:]), Read(SEQUENCE, 0, ids)
-    several = one.with_buckets((SMALL, LARGE))
-    for backend in (one, several):
-        backend.open(SEQUENCE, LARGE)
+    several = backend.with_buckets((SMALL, LARGE))
+    for reader in (backend, several):
+        reader.open(SEQUENCE, LARGE)
         for read in reads:
-            seconds(backend, [read])  # records it
+            seconds(reader, [read])  # records it
     ratios = [
-        [seconds(one, [read]) / seconds(several, [read]) for read in reads]
+        [seconds(backend, [read]) / seconds(several, [read]) for read in reads]
         for _ in turns(spend)
     ]
-    one.close(SEQUENCE)
+    backend.close(SEQUENCE)
     return median(token for token, _ in ratios), median(prompt for _, prompt in ratios)
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from foreword.model.backend import Backend, Mode
-from foreword.options import EXECUTORS, GRAPH
+from foreword.options import EXECUTORS
 
 if TYPE_CHECKING:
     from foreword.model.executors.torch.packed_linear import Swap
 
 NATIVE = "native"
+GRAPH = "graph"
 CACHE = "cache"
 PLAIN = "plain"
 WHOLE = "plain (whole texts)"

@@ -32,6 +32,7 @@ from foreword.model.executors.cuda.launch import (
     library,
     tiled,
 )
+from foreword.model.executors.cuda.quantized import swap_in_codes
 from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.executors.torch.attention import attend as attend_spans
 from foreword.model.executors.torch.backend import PoolBackend
@@ -185,14 +186,15 @@ class CudaGraphBackend(PoolBackend):
         """Return a backend of the same model with other row counts, and own pages."""
         return CudaGraphBackend(self.model, self._runner, buckets, kernel=self._kernel)
 
-    def quantize_weights(self, form: str) -> None:
-        """Hold linear layers in 8 or 4 bits from now on. No sequence may be open."""
-        from foreword.model.executors.cuda.quantized import swap_in_codes  # seldom
-
-        swaps = swap_in_codes(self.model, form)
-        if self.swaps is not None:
-            self.swaps.extend(swaps)
-        self._recordings.clear()
+    def quantize(self, *, coding: int | None = None) -> None:
+        """Hold linear layers in this coding from now on; None = as they are. No
+        sequence may be open.
+        """
+        if coding is not None:
+            swaps = swap_in_codes(self.model, coding)
+            if self.swaps is not None:
+                self.swaps.extend(swaps)
+            self._recordings.clear()
 
     def open(
         self,
@@ -361,22 +363,22 @@ def _cut(read: Read, at: int) -> tuple[Read, Read]:
     """
     after = len(read.tokens) - at
     committed = len(read.tokens) + read.held - len(read.parents or ())
-    kept = min(read.keep, after)
+    keep = min(read.keep, after)
     if at <= committed:
-        first = Read(read.id, read.past, read.tokens[:at], keep=read.keep - kept)
+        first = Read(read.id, read.past, read.tokens[:at], keep=read.keep - keep)
         past = read.past + at
-        return first, replace(read, past=past, tokens=read.tokens[at:], keep=kept)
+        return first, replace(read, past=past, tokens=read.tokens[at:], keep=keep)
     assert read.parents is not None
     held = read.held + at - committed
     first = replace(
         read,
         tokens=read.tokens[:at],
         parents=read.parents[:held],
-        keep=read.keep - kept,
+        keep=read.keep - keep,
     )
     past = read.past + committed
     return first, replace(
-        read, past=past, tokens=read.tokens[at:], keep=kept, held=held
+        read, past=past, tokens=read.tokens[at:], keep=keep, held=held
     )
 
 

@@ -25,7 +25,7 @@ def rms_norm(
     weight: Float[Tensor, "dim"],
     eps: float,
     residual: Float[Tensor, "*rows dim"] | None = None,
-) -> tuple[Float[Tensor, "*rows dim"], Float[Tensor, "*rows dim"]]:
+) -> tuple[Tensor, Tensor]:
     """Return LlamaRMSNorm of x + residual, and that sum."""
     x = x.contiguous()
     dim = x.shape[-1]
@@ -33,7 +33,14 @@ def rms_norm(
     summed = x if residual is None else torch.empty_like(x)
     added = None if residual is None else residual.contiguous()
     fused_library().rms_norm[(x.numel() // dim,)](
-        *(x, added, weight, out, summed, eps), DIM=dim, WIDE=power(dim)
+        x,
+        added,
+        weight,
+        out,
+        summed,
+        eps,
+        DIM=dim,
+        WIDE=power(dim),
     )
     return out, summed
 
@@ -50,25 +57,37 @@ def rotated(
     packed = query.stride(-1) == key.stride(-1) == len(query) == len(cos) == 1
     if not (same and packed and unsqueeze_dim == 1):
         return llama.apply_rotary_pos_emb(query, key, cos, sin, unsqueeze_dim)
-    (_, heads, rows, dim), kv_heads = query.shape, key.shape[1]
-    out = [
-        query.new_empty(1, rows, count, dim).transpose(1, 2)
-        for count in (heads, kv_heads)
-    ]
+    _, heads, rows, dim = query.shape
+    kv_heads = key.shape[1]
+    out_query = query.new_empty(1, rows, heads, dim)
+    out_key = key.new_empty(1, rows, kv_heads, dim)
     fused_library().rotate[rows, heads + kv_heads](
-        *(query, key, cos.contiguous(), sin.contiguous(), *out),
-        *(query.stride(2), query.stride(1), key.stride(2), key.stride(1)),
-        *(heads, kv_heads),
+        query,
+        key,
+        cos.contiguous(),
+        sin.contiguous(),
+        out_query,
+        out_key,
+        query.stride(2),
+        query.stride(1),
+        key.stride(2),
+        key.stride(1),
+        heads,
+        kv_heads,
         HALF=dim // 2,
         WIDE=power(dim // 2),
     )
-    return out[0], out[1]
+    return out_query.transpose(1, 2), out_key.transpose(1, 2)
 
 
 def fused_forwards(model: nn.Module) -> dict[nn.Module, Callable[..., Any]]:
     """Return the forwards of the norms, attentions and layers of known code."""
-    found = {part: _forward_of(part) for part in model.modules() if untouched(part)}
-    return {part: forward for part, forward in found.items() if forward is not None}
+    forwards = {}
+    for part in model.modules():
+        forward = _forward_of(part) if untouched(part) else None
+        if forward is not None:
+            forwards[part] = forward
+    return forwards
 
 
 def _forward_of(module: Any) -> Callable[..., Any] | None:
@@ -127,14 +146,14 @@ def untouched(module: nn.Module, patched: bool = False) -> bool:
     return not hooks and (patched or "forward" not in vars(module))
 
 
-def _same(one: Any, known: FunctionType) -> bool:
+def _same(function: Any, known: FunctionType) -> bool:
     """Return whether two functions have the same code, docstrings aside."""
-    return _code(one) == _code(known)
+    return _code(function) == _code(known)
 
 
 def _code(function: Any) -> tuple[Any, ...] | None:
     code = getattr(unwrap(function), "__code__", None)  # checkpointing wraps layers
     if code is None:
         return None
-    numbers = [constant for constant in code.co_consts if type(constant) is not str]
+    numbers = [each for each in code.co_consts if type(each) is not str]
     return code.co_code, code.co_names, code.co_varnames, numbers

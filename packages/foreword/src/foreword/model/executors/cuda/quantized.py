@@ -17,7 +17,8 @@ from foreword.model.architectures import lm_head
 from foreword.model.executors.cuda.fused import untouched
 from foreword.model.executors.cuda.launch import INTERPRETED, fused_library
 from foreword.model.executors.torch.packed_linear import Swap
-from foreword.model.quantized.write import BITS, GROUP, quantized
+from foreword.model.quantized.write import GROUP, quantized
+from foreword.native import forward
 
 ROWS = 64
 """Rows of one product."""
@@ -36,7 +37,8 @@ def multiply(
     """Return the product as `weight_only` of fused_kernels.py defines it."""
     depth = codes.shape[1]
     group = depth // scales.shape[1]
-    total = torch.zeros(len(x), len(codes), device=x.device)
+    shape = len(x), len(codes)
+    total = torch.zeros(shape, dtype=torch.float32, device=x.device)
     for first in range(0, depth, STEP):
         inputs = slice(first, first + STEP)
         part = x[:, inputs].float() @ codes[:, inputs].float().T
@@ -58,14 +60,19 @@ class QuantizedLinear(nn.Module):
     codes: Tensor
     scales: Tensor
 
-    def __init__(self, linear: nn.Linear, form: str) -> None:
+    def __init__(self, linear: nn.Linear, coding: int) -> None:
         super().__init__()
         weight = linear.weight.detach()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._bits = BITS[form]
-        size = GROUP if form == "int4" else linear.in_features
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
+        self._bits = 8
+        size = linear.in_features
+        if coding == forward.GROUPS:
+            self._bits = 4
+            size = GROUP
         codes, scales = quantized(weight.float(), self._bits, size)
-        codes = packed(codes) if form == "int4" else codes
+        if coding == forward.GROUPS:
+            codes = packed(codes)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("scales", scales, persistent=False)
         self.bias = linear.bias
@@ -79,8 +86,14 @@ class QuantizedLinear(nn.Module):
         out = rows.new_empty(len(rows), self.out_features)
         grid = -(-self.out_features // OUTPUTS), -(-len(rows) // ROWS)
         fused_library().weight_only[grid](
-            *(rows, self.codes, self.scales, self.bias, out),
-            *(len(rows), self.out_features, self.in_features),
+            rows,
+            self.codes,
+            self.scales,
+            self.bias,
+            out,
+            len(rows),
+            self.out_features,
+            self.in_features,
             self.in_features // self.scales.shape[1],
             BITS=self._bits,
             OUTPUTS=OUTPUTS,
@@ -89,11 +102,12 @@ class QuantizedLinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
-def swap_in_codes(model: PreTrainedModel, form: str) -> list[Swap]:
+def swap_in_codes(model: PreTrainedModel, coding: int) -> list[Swap]:
     """Quantize the linear layers of a model, except its LM head; `swap_out` undoes it.
 
-    Layers with hooks, and with other inputs than multiples of STEP, stay as they are.
-    Raises ModelError where none is left.
+    `coding` is BYTES or GROUPS of native/forward.py. Layers with hooks, and with other
+    inputs than multiples of STEP, stay as they are. Raises ModelError where none is
+    left.
     """
     head = lm_head(model)
     swaps = []
@@ -102,11 +116,11 @@ def swap_in_codes(model: PreTrainedModel, form: str) -> list[Swap]:
             if type(child) is not nn.Linear or child is head:
                 continue
             if child.in_features % STEP == 0 and untouched(child):
-                setattr(parent, name, QuantizedLinear(child, form))
+                setattr(parent, name, QuantizedLinear(child, coding))
                 swaps.append(Swap(parent, name, child))
     if not swaps:
         raise ModelError(
-            f"cannot hold the weights of {type(model).__name__} in {form}: it has no "
+            f"cannot quantize the weights of {type(model).__name__}: it has no "
             f"nn.Linear layer with a multiple of {STEP} inputs. Leave 'weights' out"
         )
     return swaps
