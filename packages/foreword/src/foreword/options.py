@@ -187,9 +187,7 @@ class ModelOptions(LoadingOptions):
 
     @property
     def changes_scores(self) -> bool:
-        """Whether the model's scores differ from the usual ones of its checkpoint in
-        bfloat16: weights or keys are quantized, or other instructions are used.
-        """
+        """Whether the scores differ from the usual ones of the checkpoint in bfloat16."""
         return self.portable or (self.weights, self.kv) != (None, None)
 
 
