@@ -13,7 +13,7 @@ from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import SamplingValues, bundled, permitted
 from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
-from foreword_server.commands import kept_files, on_ray, routing
+from foreword_server.commands import adapters, kept_files, on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
 from foreword_server.settings import MEBIBYTE, Settings, hashed
 from foreword_server.telemetry.asked import check_traces
@@ -47,14 +47,6 @@ KeyFile = Annotated[
         "--api-key-file",
         help=f"File of API keys, one a line. Also {KEYS}.",
         exists=True,
-    ),
-]
-Lora = Annotated[
-    list[str] | None,
-    _option(
-        "--lora",
-        help="LoRA adapter, served as a model. Repeatable.",
-        metavar="NAME=FOLDER",
     ),
 ]
 Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", min=1)]
@@ -179,6 +171,7 @@ class Serving:
     max_body: MaxBody = 16.0
     files: kept_files.Files = None
     prefix_folder: PrefixFolder = None
+    lora_folder: adapters.LoraFolder = None
     max_file: kept_files.MaxFile = 200.0
     max_stored: kept_files.MaxStored = None
     max_batches: kept_files.MaxBatches = 100
@@ -205,6 +198,8 @@ class Serving:
         """
         if self.models or self.ray or self.replicas:
             routing.refuse(self, "with a router, which does that itself", "resume")
+            several = "with several processes, each with adapters of its own"
+            routing.refuse(self, several, "lora_folder")
         if self.models is None:
             routing.refuse(self, "without '--models'", "models_memory", "unload_after")
         if self.ray is None:
@@ -249,6 +244,7 @@ class Serving:
             body=int(_number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
             prefix_folder=self.prefix_folder,
+            adapters=self.lora_folder,
             file=int(_number("--max-file", self.max_file) * MEBIBYTE),
             stored=self._stored,
             batches=self.max_batches,
@@ -282,7 +278,7 @@ def serve(
     cache_tokens: CacheTokens = None,
     serving: Serving,
     draft: options.DraftName = None,
-    lora: Lora = None,
+    lora: adapters.Lora = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
     sampling: SamplingValues,
@@ -300,7 +296,8 @@ def serve(
     scheduling |= {"cache_tokens": cache_tokens}
     options_ = scheduling | keywords(loading) | keywords(drafting)
     draft = permitted(model, draft)
-    options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
+    loras = adapters.folders(lora or [], more=serving.lora_folder is not None)
+    options_ |= {"draft": draft, "adapters": loras}
     options_ |= {"generation_config": sampling.defaults()}
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
@@ -368,23 +365,6 @@ def _serve(
             _note_address(service.name, listener)
 
         serve(service, listener, ready, quiet=quiet)
-
-
-def _adapters(values: list[str]) -> dict[str, str]:
-    """Return the folders of adapters by name.
-
-    Raises InvalidRequest for one without a name, and for a name given twice.
-    """
-    folders: dict[str, str] = {}
-    for value in values:
-        name, _, folder = value.partition("=")
-        if not name or not folder or name in folders:
-            raise InvalidRequest(
-                f"cannot read '--lora' {value!r}: each adapter has a name of its own "
-                "and a folder. Give NAME=FOLDER"
-            )
-        folders[name] = folder
-    return folders
 
 
 def _number(option: str, value: float) -> float:
