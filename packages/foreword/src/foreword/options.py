@@ -187,7 +187,7 @@ class ModelOptions(LoadingOptions):
 
     @property
     def changes_scores(self) -> bool:
-        """Whether the scores differ from the usual ones of the checkpoint in bfloat16."""
+        """Whether scores differ from the usual ones of the checkpoint in bfloat16."""
         return self.portable or (self.weights, self.kv) != (None, None)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
@@ -10,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from foreword.errors import ModelError
 from foreword.model.adapters.attach import fit
 from foreword.model.adapters.folder import read_adapters
-from foreword.types import Adapter
 from foreword_server.body import content, parsed, takes
 from foreword_server.errors import ApiError
 from foreword_server.service import Service
@@ -110,7 +110,7 @@ def _unload(service: Service, name: str) -> None:
     target.adapters = rest
 
 
-def _read(service: Service, body: AdapterBody) -> Adapter:
+def _read(service: Service, body: AdapterBody) -> Any:
     """Read the folder of an adapter. Raises ApiError, without the server's paths."""
     assert service.settings.adapters is not None
     root = service.settings.adapters.resolve()

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.model import Model
-from foreword.types import Adapter, SamplingParams
+from foreword.types import SamplingParams
 from foreword.types.params import NODES
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class RequestLimits:
                 f"vocabulary of {vocab} tokens"
             )
 
-    def adapter(self, name: str | None) -> Adapter | None:
+    def adapter(self, name: str | None) -> Any:
         """Return the adapter of this name. Raises InvalidRequest where none has it."""
         adapters = self.target.adapters
         if name is None or name in adapters:

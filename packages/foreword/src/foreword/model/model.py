@@ -26,7 +26,6 @@ from foreword.model.loading.load import eos_ids, forced_tokens
 from foreword.model.loading.options import FORMS, check_forms, check_portable
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
-from foreword.types import Adapter
 from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Model:
     only through this class.
     """
 
-    adapters: Mapping[str, Adapter] = MappingProxyType({})
+    adapters: Mapping[str, Any] = MappingProxyType({})
     """By name, what a sequence is given to be read with an adapter."""
     trust_remote_code = False
     """Whether Python code from the folder of its draft model may run."""

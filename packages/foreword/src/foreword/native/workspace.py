@@ -21,11 +21,10 @@ class Workspace:
 
     def __init__(self, model: forward.Model) -> None:
         self._model = model
-        self._rows = self._longest = self._threads = 0
+        self.rows = self._longest = self._threads = 0
         self._tensors: tuple[Tensor, ...] = ()
         self._addresses = (0, 0, 0, 0, 0, 0)
         self._routing_tensors: tuple[Tensor, ...] = ()
-        self._low_rank: tuple[Tensor, ...] = (torch.empty(0, 0), torch.empty(0, 0))
         self.routing: ctypes._Pointer[forward.Routing] | None = None
         """The routing of rows to experts; None if there are none."""
         self.unpacked: int | None = None
@@ -40,11 +39,11 @@ class Workspace:
         length of a row of scores.
         """
         if (
-            rows > self._rows
+            rows > self.rows
             or threads > self._threads
             or longest + MARGIN > self._longest
         ):
-            self._rows = max(rows, self._rows)
+            self.rows = max(rows, self.rows)
             self._threads = max(threads, self._threads)
             self._longest = max(2 * longest + MARGIN, 1024)
             m = self._model
@@ -62,13 +61,13 @@ class Workspace:
                 # router logits, in whole panels
                 wide = max(wide, m.experts.contents.count + LANES)
             self._tensors = (
-                torch.empty(self._rows, m.hidden, dtype=torch.float32),
-                torch.empty(self._rows, wide, dtype=torch.float32),
+                torch.empty(self.rows, m.hidden, dtype=torch.float32),
+                torch.empty(self.rows, wide, dtype=torch.float32),
                 torch.empty(
                     QUERIES * self._threads, self._longest, dtype=torch.float32
                 ),
-                torch.empty(self._rows, inner + m.intermediate, dtype=forward.factor()),
-                torch.empty(self._rows, dtype=torch.float32),
+                torch.empty(self.rows, inner + m.intermediate, dtype=forward.factor()),
+                torch.empty(self.rows, dtype=torch.float32),
             )
             if m.experts:
                 self._make_room(m, m.experts.contents)
@@ -83,24 +82,9 @@ class Workspace:
             self._addresses = residual, wide_rows, scores, narrow, steps, self._longest
         return self._addresses
 
-    def low_rank(self, sums: int) -> tuple[int, int]:
-        """Return the addresses of so many numbers of each row that `fit` has room for,
-        and of the gates and their inputs.
-        """
-        rows, most = self._low_rank[0].shape
-        if rows < self._rows or most != sums:
-            self._low_rank = (
-                torch.empty(self._rows, sums, dtype=torch.float32),
-                torch.empty(
-                    self._rows, 2 * self._model.intermediate, dtype=torch.float32
-                ),
-            )
-        first, second = self._low_rank
-        return first.data_ptr(), second.data_ptr()
-
     def _make_room(self, model: forward.Model, experts: forward.Experts) -> None:
         """Allocate the routing of every row, and the outputs of experts."""
-        places = self._rows * (experts.top_k + experts.shared)
+        places = self.rows * (experts.top_k + experts.shared)
         self._routing_tensors = (
             torch.empty(places, dtype=torch.int32),
             torch.empty(places, dtype=torch.int32),

@@ -4,13 +4,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foreword.types.draft import DraftTree
-from foreword.types.markup import answer_html
 from foreword.types.params import SamplingParams
 from foreword.types.round import Round
 from foreword.types.source import Source
@@ -80,14 +79,6 @@ class PromptImages(Protocol):
         ...
 
 
-class Adapter:
-    """An adapter of a target; its backend's own class says how it is added."""
-
-    def __init__(self, key: str) -> None:
-        """`key`: names what it computes, and so the keys and values of texts."""
-        self.key = key
-
-
 @dataclass(slots=True, eq=False)
 class Request:
     """A running request, the only mutable type; the engine and commit.py write it."""
@@ -118,8 +109,8 @@ class Request:
     """The token that takes the last place of an answer of max_tokens."""
     material: tuple[int, ...] = ()
     """Numbers that the model reads besides tokens, to key the noise: digests."""
-    adapter: Adapter | None = None
-    """Adapter that `params` names, kept in memory as long."""
+    adapter: Any = None
+    """The adapter that `params` names, as `Model.give` takes it; has a `key`."""
     cached: int = 0
     """Tokens in the target's KV cache, below len(tokens). The others are *pending*."""
     rounds: int = 0
@@ -141,10 +132,7 @@ class Request:
 
     @property
     def owner(self) -> str:
-        """Tenant and adapter: keys and values of one are never used for another.
-
-        A tenant may be any text; the key of an adapter holds no NUL.
-        """
+        """Key of the adapter, NUL, tenant: keys and values serve one owner alone."""
         key = "" if self.adapter is None else self.adapter.key
         return f"{key}\0{self.params.tenant}"
 
@@ -337,6 +325,8 @@ class Completion:
 
     def _repr_html_(self) -> str:
         """Return the answer with the origins of its tokens, as a notebook shows it."""
+        from foreword.types.markup import answer_html
+
         stats = self.stats
         facts = f"{stats.tokens} tokens, {stats.tokens_per_pass:.2f} per pass"
         return answer_html(zip(self.pieces, self.origins, strict=True), facts)

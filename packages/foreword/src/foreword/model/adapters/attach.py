@@ -15,7 +15,6 @@ from foreword.model.model import Model
 from foreword.model.probe.trial import batch_invariant, probe_text
 from foreword.model.seq2seq import check_decoder_only
 from foreword.options import ONLY_NATIVE, ModelOptions
-from foreword.types import Adapter
 
 BACKENDS = ("native", "pool")
 """The backends that add adapters."""
@@ -82,18 +81,18 @@ def attach(model: Model, folders: Folders) -> None:
         backend.memories = (*backend.memories, hooks)
     fitted = {name: fit(model, folder) for name, folder in folders.items()}
     for name, adapter in fitted.items():
-        mixed = dict.fromkeys(ADAPTED, adapter)
+        mixed: dict[int, object] = dict.fromkeys(ADAPTED, adapter)
         text = probe_text(model.hf)
         if not batch_invariant(backend, text, model.mode, mixed):
             raise ModelError(
                 f"cannot use adapter {name!r} with {model.name}: "
-                "the bits of a score depend on the other rows of the batch. "
-                "Merge it into the model"
+                "the bits of a score depend on the other rows "
+                "of the batch. Merge it into the model"
             )
     model.adapters = fitted
 
 
-def fit(model: Model, folder: LoraFolder) -> Adapter:
+def fit(model: Model, folder: LoraFolder) -> native.NativeAdapter | pool.LoraAdapter:
     """Return an adapter of this model.
 
     Raises ModelError where it is of another one, or the backend cannot add it.

@@ -11,12 +11,15 @@ from transformers import PreTrainedModel
 
 from foreword.model.adapters.folder import LoraFolder, Pair
 from foreword.model.architectures import is_recurrent, linears, shape
-from foreword.model.executors.native.layout import LANES, arranged, parts_of
+from foreword.model.executors.native.layout import (
+    LANES,
+    arranged,
+    parts_of,
+)
 from foreword.model.executors.native.memories import NativeMemory
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read, Span
 from foreword.native import forward
-from foreword.types import Adapter
 
 if TYPE_CHECKING:
     from foreword.model.executors.native.executor import NativeExecutor
@@ -25,11 +28,12 @@ Pairs = Sequence[Pair | None]
 """The pairs of the linear layers of a packed matrix; None = it has none."""
 
 
-class NativeAdapter(Adapter):
+class NativeAdapter:
     """The pairs of a model, beside each packed matrix of each layer."""
 
     def __init__(self, folder: LoraFolder, model: PreTrainedModel) -> None:
-        super().__init__(folder.key)
+        self.key = folder.key
+        """Names what it computes, and so the keys and values of texts."""
         layers = parts_of(model)
         count = len(layers) * len(forward.ADAPTED)
         self.table = (forward.LowRank * count)()
@@ -87,6 +91,9 @@ class NativeAdapters(NativeMemory):
 
     takes = (NativeAdapter,)
     sequences: dict[int, NativeAdapter]
+    _sums = _halves = torch.empty(0, 0)
+    """Scratch for the rows of a forward: numbers of low rank, gates and their inputs.
+    """
 
     def opening(
         self, pool: PagePool, id: int, text: Sequence[int], tenant: str
@@ -106,7 +113,14 @@ class NativeAdapters(NativeMemory):
             if adapter is not None:
                 sums = max(sums, adapter.most_sums)
         if sums:
-            call.sums, call.halves = executor.scratch.low_rank(sums)
+            rows = executor.scratch.rows
+            halves = 2 * executor.model.intermediate
+            held, width = self._sums.shape
+            if held < rows or width != sums:
+                self._sums = torch.empty(rows, sums, dtype=torch.float32)
+                self._halves = torch.empty(rows, halves, dtype=torch.float32)
+            call.sums = self._sums.data_ptr()
+            call.halves = self._halves.data_ptr()
             call.most_sums = sums
 
     def describe_span(self, described: forward.Span, span: Span) -> None:

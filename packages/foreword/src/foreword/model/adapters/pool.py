@@ -19,7 +19,6 @@ from foreword.model.executors.torch.packed_linear import (
 )
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Span
-from foreword.types import Adapter
 
 
 class LowRank:
@@ -42,12 +41,13 @@ class LowRank:
         return self._up(self._down(rows))[: len(x)] * self._scale
 
 
-class LoraAdapter(Adapter):
+class LoraAdapter:
     """The pairs of a model's linear layers; another model may use the same names."""
 
     def __init__(self, folder: LoraFolder, layers: Mapping[str, nn.Module]) -> None:
         """`layers`: the linear layers that it adds to, by name."""
-        super().__init__(folder.key)
+        self.key = folder.key
+        """Names what it computes, and so the keys and values of texts."""
         self._pairs = {
             layers[name]: LowRank(pair) for name, pair in folder.pairs.items()
         }
