@@ -2,16 +2,19 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import Any, cast
 
 from ray.exceptions import RayError
 from ray.serve import get_replica_context
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from starlette.types import ASGIApp
 
 from foreword import __version__
 from foreword.errors import ForewordError, InvalidRequest
 from foreword_server.cluster.called import Head, called
+from foreword_server.cluster.counts import Counts
 from foreword_server.errors import ApiError
 from foreword_server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
 from foreword_server.replicas.process import Start
@@ -32,11 +35,7 @@ class Engine:
 
         Raises InvalidRequest if this node has another one.
         """
-        if version != __version__:
-            raise InvalidRequest(
-                f"cannot start a replica: its node has Foreword {__version__}, and "
-                f"this command {version}. Install one version on all nodes"
-            )
+        check_version(version)
         from foreword.api.llm import LLM
         from foreword_server.app import build_app
         from foreword_server.service import Service
@@ -47,14 +46,23 @@ class Engine:
         self._app = build_app(self._service)
         self._asked = 0
 
-    async def ask(self, request: Asked) -> AsyncIterator[Head | bytes]:
-        """Yield the head of a response, then its body in pieces."""
+    async def ask(
+        self, request: Asked, model: str | None = None, *, load: bool = True
+    ) -> AsyncIterator[Head | bytes]:
+        """Yield the head of a response, then its body in pieces. `load`: whether the
+        model may be loaded for this, where there are several.
+        """
         self._asked += 1
+        app = self._application(request, model, load)
         try:
-            async for piece in called(self._app, request, self._apart):
+            async for piece in called(app, request, self._apart):
                 yield piece
         finally:
             self._asked -= 1
+
+    def _application(self, request: Asked, model: str | None, load: bool) -> ASGIApp:
+        """Return what answers a request."""
+        return self._app
 
     def _apart(self) -> float:
         """Return the seconds between pieces of an answer: an ingress keeps up."""
@@ -64,21 +72,42 @@ class Engine:
         """Return what a router says of its replicas."""
         return {"name": self._service.name, "method": self._service.llm.method}
 
-    async def metrics(self) -> tuple[str, str]:
-        """Return the name of this replica, and its Prometheus metrics as text."""
-        name = get_replica_context().replica_id.unique_id
-        return name, self._service.metrics.text().decode()
+    async def metrics(self) -> dict[str, str]:
+        """Return the metrics as Prometheus' text, by the name of this replica, and of
+        its process where there are several.
+        """
+        replica = get_replica_context().replica_id.unique_id
+        texts = await self._texts()
+        return {f"{replica}{name}": text for name, text in texts.items()}
 
-    def check_health(self) -> None:
+    async def _texts(self) -> dict[str, str]:
+        return {"": self._service.metrics.text().decode()}
+
+    async def check_health(self) -> None:
         """Raise an error if rounds have ended; Ray then starts another replica."""
         if not self._service.alive:
             raise ForewordError("the engine has ended. Restart the replica")
+        self.counts.add((await self.metrics()).values())
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The counts in Ray's metrics."""
+        return Counts()
 
     async def __del__(self) -> None:
         """End the threads."""
         service = getattr(self, "_service", None)
         if service is not None:
             await service.close()
+
+
+def check_version(version: str) -> None:
+    """Raise InvalidRequest if this node has another version of Foreword."""
+    if version != __version__:
+        raise InvalidRequest(
+            f"cannot start a replica: its node has Foreword {__version__}, and "
+            f"this command {version}. Install one version on all nodes"
+        )
 
 
 class Handle:
@@ -88,10 +117,12 @@ class Handle:
         self._handle = handle
 
     @asynccontextmanager
-    async def ask(self, request: Asked) -> AsyncIterator[Answered]:
+    async def ask(
+        self, request: Asked, model: str | None = None, *, load: bool = True
+    ) -> AsyncIterator[Answered]:
         """Yield the response to a request. Raises Lost if its replica ends."""
         ask = self._handle.options(stream=True, method_name="ask")
-        response = ask.remote(request)
+        response = ask.remote(request, model, load=load)
         pieces = aiter(cast("DeploymentResponseGenerator[Any]", response))
         try:
             with _lost():
@@ -113,7 +144,8 @@ class Handle:
             )
         except TimeoutError:
             return {}
-        return dict(one for one in results if isinstance(one, tuple))
+        texts = [one for one in results if isinstance(one, dict)]
+        return {name: text for each in texts for name, text in each.items()}
 
 
 async def _rest(pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:

@@ -1,8 +1,9 @@
 """`foreword serve`: an HTTP server for OpenAI's and Anthropic's clients."""
 
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -211,7 +212,6 @@ class Serving:
             names = ("replica_cpus", "replica_gpus", "detach")
             routing.refuse(self, "without '--ray'", *names)
             return None
-        routing.refuse(self, "with '--ray': a cluster serves one model", "models")
         return on_ray.OnRay(
             address=self.ray,
             replicas=self.replicas,
@@ -219,6 +219,7 @@ class Serving:
             gpus=self.replica_gpus,
             detach=self.detach,
             seconds=_number("--replica-timeout", self.replica_timeout),
+            routing=replace(self.routing(), replicas=None),
         )
 
     def routing(self) -> routing.Routing:
@@ -297,11 +298,8 @@ def serve(
     model = early.either(model, target, "--model")
     check_traces()
     scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
-    scheduling |= {"cache_tokens": cache_tokens}
-    options_ = scheduling | keywords(loading) | keywords(drafting)
-    draft = permitted(model, draft)
-    options_ |= {"draft": draft, "adapters": _adapters(lora or [])}
-    options_ |= {"generation_config": sampling.defaults()}
+    scheduling |= {"cache_tokens": cache_tokens, "draft": permitted(model, draft)}
+    options_ = of_llm(scheduling, lora, loading, drafting, sampling)
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
         cluster.serve(model, settings, options_)
@@ -370,7 +368,20 @@ def _serve(
         serve(service, listener, ready, quiet=quiet)
 
 
-def _adapters(values: list[str]) -> dict[str, str]:
+def of_llm(
+    values: Mapping[str, Any],
+    lora: Sequence[str] | None,
+    loading: ModelOptions,
+    drafting: DraftingOptions,
+    sampling: SamplingValues,
+) -> dict[str, Any]:
+    """Return keyword arguments of LLM."""
+    more = {"adapters": _adapters(lora or ())}
+    more |= {"generation_config": sampling.defaults()}
+    return {**values, **keywords(loading), **keywords(drafting), **more}
+
+
+def _adapters(values: Sequence[str]) -> dict[str, str]:
     """Return the folders of adapters by name.
 
     Raises InvalidRequest for one without a name, and for a name given twice.

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -65,6 +65,21 @@ class Entry:
         draft = self.options.get("draft")
         paths = [self.model, *([draft] if isinstance(draft, str) else [])]
         return sum(map(_size, paths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Models that are loaded by name, and how many at a time."""
+
+    entries: Sequence[Entry]
+    memory: int | None = None
+    """Bytes for all that are loaded. None: most of the machine's."""
+    sharers: int = 1
+    """Servers on the machine that each have such models."""
+    unused: float
+    """Seconds after which one is unloaded; 0: never."""
+    seconds: float
+    """Most until one is ready."""
 
 
 def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
