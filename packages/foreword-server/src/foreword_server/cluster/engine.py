@@ -78,7 +78,7 @@ class Engine:
         """
         replica = get_replica_context().replica_id.unique_id
         texts = await self._texts()
-        return {f"{replica}{name}": text for name, text in texts.items()}
+        return {f"{replica}/{name}".rstrip("/"): text for name, text in texts.items()}
 
     async def _texts(self) -> dict[str, str]:
         return {"": self._service.metrics.text().decode()}

@@ -91,7 +91,7 @@ class OnRay:
         with render.loading():
             session = connect(self.address)
             try:
-                start = self.start(_absolute(model), settings, _absolutes(options))
+                start = self.start(_absolute(model), settings, absolutes(options))
                 about = deploy(start, scale, seconds=self.seconds)
             except BaseException:
                 if local:
@@ -155,7 +155,7 @@ class OnRay:
             bound(settings).close()
 
 
-def _absolutes(options: Mapping[str, Any]) -> dict[str, Any]:
+def absolutes(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options whose paths do not depend on the folder of this command."""
     found = dict(options)
     for name in PATHS:
