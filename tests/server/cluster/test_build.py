@@ -24,6 +24,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
 FILE = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 KEY = {"authorization": "Bearer key"}
+BUILT = "built app 'foreword' successfully"
 CHAT = "/v1/chat/completions"
 
 
@@ -34,7 +35,7 @@ CHAT = "/v1/chat/completions"
         ({"slots": "many"}, "integer"),
         ({"method": "unknown"}, "'unknown'"),
         ({"replicas": "3-1"}, "neither a number nor a range"),
-        ({"host": "0.0.0.0"}, "'http_options' of the file has its part"),
+        ({"host": "0.0.0.0"}, "see its 'http_options'"),
         ({"models": "/", "model": "x"}, "'--models' with MODEL"),
         ({"tensor_parallel": 2, "replica-gpus": 1}, "each of its 2 ranks"),
     ],
@@ -114,8 +115,9 @@ def stream(url: str, then: Callable[[], object]) -> str:
 
 def kill_models() -> bool:
     """Kill the processes of models, which are children of replicas."""
-    for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"][:1] == ["ray::ServeReplica:foreword:Engine"]:
+    for process in psutil.Process().children(recursive=True):
+        title = process.as_dict(["cmdline"])["cmdline"]
+        if title and title[0] == "ray::ServeReplica:foreword:Engine":
             for child in process.children():
                 child.kill()
     return True
@@ -131,7 +133,8 @@ def test_models_are_multiplexed_over_replicas(tmp_path):
     args = {"models": str(models), "replicas": 2, "models_memory": 4}
     path, url = file_of(tmp_path, "127.0.0.1", **args)
     with deployed(path, tmp_path / "log", FOREWORD_API_KEYS="key") as log:
-        wait_for(lambda: is_ready(url), "the server", log=tmp_path / "log")
+        for ready in (lambda: BUILT in log(), lambda: is_ready(url)):
+            wait_for(ready, "the server", log=tmp_path / "log")
         assert httpx.get(f"{url}/v1/models").status_code == 401
         listed = httpx.get(f"{url}/v1/models", headers=KEY).json()["data"]
         assert [one["id"] for one in listed] == ["large", "small"]
@@ -145,6 +148,8 @@ def test_models_are_multiplexed_over_replicas(tmp_path):
         assert len({replica for replica, *_ in holders}) == 2
         expected = stream(url, bool)
         assert stream(url, kill_models) == expected
+        text = httpx.get(f"{url}/metrics", headers=KEY).text
+        assert "\nforeword:requests_continued_total 1.0\n" in text
         wrong = {"model": "other", "messages": [user("Hi")]}
         refused = httpx.post(url + CHAT, json=wrong, headers=KEY)
         assert refused.status_code == 404, log()

@@ -142,8 +142,8 @@ def environments() -> list[str | None]:
     """Return what each process of the application has of the command's environment."""
     return [
         process.environ().get("OTEL_SERVICE_NAME")
-        for process in psutil.process_iter(["cmdline"])
-        if " ".join(process.info["cmdline"]).startswith("ray::ServeReplica:foreword")
+        for process in psutil.Process().children(recursive=True)
+        if "ray::ServeReplica:foreword" in str(process.as_dict(["cmdline"]))
     ]
 
 

@@ -15,15 +15,14 @@ from ray.serve.handle import DeploymentHandle
 
 from foreword import __version__
 from foreword.settings_file import BUNDLED
-from foreword_server.cluster.engine import Engine, Handle
-from foreword_server.cluster.named import NamedEngine
+from foreword_server.cluster.engine import Engine, Handle, NamedEngine
 from foreword_server.cluster.placing import HEAD, Scale, ingresses
 from foreword_server.cluster.routing import PrefixRouter
 from foreword_server.errors import PrivatePaths
 from foreword_server.limits import Limits
 from foreword_server.log import Log
 from foreword_server.replicas.app import build_router
-from foreword_server.replicas.catalog import Entry
+from foreword_server.replicas.catalog import Catalog, Entry
 from foreword_server.replicas.models import ManyModels, Models, Ping, no_ping
 from foreword_server.replicas.pool import Pool, Replica
 from foreword_server.replicas.process import Start
@@ -42,8 +41,8 @@ def application(
     nodes: Sequence[Mapping[str, float]],
     environment: Mapping[str, str],
 ) -> Application:
-    """Return the application. `nodes`: resources of each; `environment`: variables of
-    its processes, beside those that their nodes have.
+    """Return the application. `nodes`: resources of each. `environment`: variables that
+    its processes get.
     """
     settings = start.settings
     cpus, gpus = scale.share(nodes)
@@ -92,9 +91,8 @@ class Ingress:
         log = Log(as_json=settings.log_json)
         models, sources = RayModel(self._handle), [start.model or BUNDLED]
         if start.catalog is not None:
-            entries = start.catalog.entries
-            models = RayModels(self._handle, entries, log, any_model=settings.any_model)
-            sources = [entry.model for entry in entries]
+            models = RayModels(self._handle, start.catalog, log, settings.any_model)
+            sources = [entry.model for entry in start.catalog.entries]
         router = Router(
             settings,
             log,
@@ -152,22 +150,15 @@ class RayModel(Models):
         return await self._handle.metrics()
 
 
-class RayModels(ManyModels):
-    """Models by name: a replica loads the one that a request names."""
+class RayModels(RayModel, ManyModels):
+    """Models by name: a replica loads the model that a request names."""
 
     has_status = False
 
-    def __init__(
-        self, handle: Handle, entries: Sequence[Entry], log: Log, *, any_model: bool
-    ) -> None:
-        super().__init__(
-            entries,
-            _no_process,
-            log,
-            memory=sys.maxsize,
-            seconds=0,
-            gpus=False,
-            any_model=any_model,
+    def __init__(self, handle: Handle, catalog: Catalog, log: Log, any_model: bool):
+        everything: Any = dict(memory=sys.maxsize, seconds=0, gpus=False)
+        ManyModels.__init__(
+            self, catalog.entries, _none, log, any_model=any_model, **everything
         )
         self._handle = handle
 
@@ -180,15 +171,7 @@ class RayModels(ManyModels):
         ask = partial(self._handle.ask, model=model, load=load)
         yield Pool([Replica(model, ask, ready=True, several=True)])
 
-    @property
-    def state(self) -> dict[str, dict[str, str]]:
-        """Nothing: `serve status` has it."""
-        return {}
 
-    async def metrics(self) -> dict[str, str]:
-        """Return the metrics of each replica's processes."""
-        return await self._handle.metrics()
-
-
-def _no_process(entry: Entry) -> NoReturn:
+def _none(entry: Entry) -> NoReturn:
+    """Start no process: replicas do."""
     raise NotImplementedError

@@ -5,6 +5,7 @@ KubeRay's RayService. It takes options of `foreword serve` by their names.
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import wraps
+from itertools import chain
 from typing import Any, TypeVar
 
 import ray
@@ -23,18 +24,12 @@ from foreword_server.cluster.serve import http_options
 from foreword_server.commands.serve import Serving, of_llm, serve
 from foreword_server.telemetry.asked import check_traces
 
-SERVES = {
-    "host": "'http_options' of the file",
-    "port": "'http_options' of the file",
-    "ray": "'serve deploy --address'",
-    "detach": "'serve deploy'",
-    "replica-timeout": "'serve status'",
-    "files": "'foreword batch --ray'",
-}
-"""Option -> what has its part where Ray Serve deploys."""
+OF_RAY = ("detach", "files", "host", "port", "ray", "replica-timeout")
+"""Options for which Ray Serve's file and commands have others."""
 OF_LLM = ("slots", "chunk", "read_ms", "cache_tokens", "draft")
 USAGE: Any = typer.BadParameter.__base__
 """What typer raises for options, from its own click or from click's."""
+BUNDLES: Any = (SamplingValues, ModelOptions, DraftingOptions)
 Kind = TypeVar("Kind")
 
 
@@ -48,17 +43,15 @@ def app(args: dict[str, Any]) -> Application:
     options = of_llm(
         {name: values[name] for name in OF_LLM},
         values["lora"],
-        _built(ModelOptions, values),
-        _built(DraftingOptions, values),
-        _built(SamplingValues, values),
+        *(_built(kind, values) for kind in BUNDLES),
     )
     scale, settings = on_ray.scale(options), serving.settings()
     check_traces()
     if not ray.is_initialized():  # `serve run` builds first
         ray.init(namespace="serve", log_to_driver=True)
     # without keys, an address that others reach is refused
-    bound = http_options() or HTTPOptions()
-    settings = replace(settings, host=bound.host or "", port=bound.port)
+    http = http_options() or HTTPOptions()
+    settings = replace(settings, host=http.host or "", port=http.port)
     start = on_ray.start(model, settings, options)
     return application(start, scale, nodes(), {})
 
@@ -71,36 +64,37 @@ def parsed(args: Mapping[str, Any]) -> dict[str, Any]:
     shell = typer.Typer(add_completion=False)
 
     @wraps(serve)
-    def values(**given: Any) -> dict[str, Any]:
-        return given
+    def values(**options: Any) -> dict[str, Any]:
+        return options
 
     shell.command()(values)
-    words = [word for name, value in args.items() for word in _words(name, value)]
+    words = [*chain(*map(_words, args, args.values()))]
+    command = typer.main.get_command(shell)
     try:
-        return typer.main.get_command(shell).main(words, standalone_mode=False)
+        return command.main(words, standalone_mode=False)
     except USAGE as error:
         raise InvalidRequest(
-            f"cannot build the server: {error} Give options of 'foreword serve'"
+            f"cannot read args: {error} See 'foreword serve --help'"
         ) from error
 
 
 def _words(name: str, value: Any) -> list[str]:
     """Return an option as words of a command line."""
     option = name.replace("_", "-")
-    if option in SERVES:
+    if option in OF_RAY:
         raise InvalidRequest(
-            f"cannot build the server with {name!r}: {SERVES[option]} has its part. "
-            "Leave it out"
+            f"cannot build the server with {name!r}: Ray Serve "
+            "decides that. Leave it out, or see its 'http_options'"
         )
     if value is None or value is False:
         return []
     if value is True:
         return [f"--{option}"]
-    each = value if isinstance(value, list) else [value]
-    return [word for one in each for word in (f"--{option}", str(one))]
+    values = value if isinstance(value, list) else [value]
+    return [word for item in values for word in (f"--{option}", str(item))]
 
 
 def _built(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     """Return a bundle of options."""
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: values[name] for name in names})

@@ -1,6 +1,7 @@
 """Counts of tokens and requests in Ray's own metrics, which its dashboard shows."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,20 +32,18 @@ class Counts:
 
     def add(self, texts: Iterable[str]) -> None:
         """Count what Prometheus' texts have more than the last ones."""
-        for sample, counter in self._samples(texts):
-            value, key = sample.value, (sample.name, *sorted(sample.labels.items()))
-            before = self._seen.get(key, 0.0)
-            self._seen[key] = value
-            # a process that was started again counts from zero
-            more = value - before if value >= before else value
-            if more:
-                counter.inc(more, {MODEL: sample.labels[MODEL]})
+        for family in chain(*map(text_string_to_metric_families, texts)):
+            if counter := self._counters.get(family.name):
+                for sample in family.samples:
+                    if more := self._more(sample):
+                        counter.inc(more, {MODEL: sample.labels[MODEL]})
 
-    def _samples(self, texts: Iterable[str]) -> Iterable[Any]:
-        """Yield samples and their counters."""
-        for text in texts:
-            for family in text_string_to_metric_families(text):
-                if counter := self._counters.get(family.name):
-                    for sample in family.samples:
-                        if sample.name.endswith("_total"):
-                            yield sample, counter
+    def _more(self, sample: Any) -> float:
+        """Return what was counted since the last look."""
+        key = (sample.name, *sorted(sample.labels.items()))
+        before = self._seen.get(key, 0.0)
+        self._seen[key] = value = sample.value
+        if not sample.name.endswith("_total"):
+            return 0.0
+        # a process that was started again counts from zero
+        return value - before if value >= before else value

@@ -1,23 +1,33 @@
-"""Ray deployment that holds a model, and the router's handle on it."""
+"""Ray deployments that hold a model or several, and the router's handle on them."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from ray.exceptions import RayError
 from ray.serve import get_replica_context
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Send
 
 from foreword import __version__
 from foreword.errors import ForewordError, InvalidRequest
 from foreword_server.cluster.called import Head, called
 from foreword_server.cluster.counts import Counts
 from foreword_server.errors import ApiError
-from foreword_server.replicas.pool import SCRAPE_SECONDS, Answered, Asked, Lost
+from foreword_server.log import Log
+from foreword_server.replicas.charges import Charge
+from foreword_server.replicas.pool import (
+    SCRAPE_SECONDS,
+    Answered,
+    Asked,
+    Lost,
+    Pool,
+)
 from foreword_server.replicas.process import Start
+from foreword_server.replicas.serve import Begun, many_models
+from foreword_server.wire import Json
 
 PIECE_SECONDS = 0.004
 """Seconds between two pieces of an answer for each answer that runs: four times what an
@@ -60,8 +70,8 @@ class Engine:
         finally:
             self._asked -= 1
 
-    def _application(self, request: Asked, model: str | None, load: bool) -> ASGIApp:
-        """Return what answers a request."""
+    def _application(self, *call: Any) -> ASGIApp:
+        """Return what answers a request; `call`: that, its model, whether to load."""
         return self._app
 
     def _apart(self) -> float:
@@ -108,6 +118,66 @@ def check_version(version: str) -> None:
             f"cannot start a replica: its node has Foreword {__version__}, and "
             f"this command {version}. Install one version on all nodes"
         )
+
+
+class NamedEngine(Engine):
+    """A replica that holds as many models as its memory has room for."""
+
+    def __init__(self, start: Start, version: str) -> None:
+        check_version(version)
+        assert start.catalog is not None
+        self._begin = many_models(start.catalog, start.settings)
+        self._begun: Begun | None = None
+        self._asked = 0
+
+    async def check_health(self) -> None:
+        """Load the models that stay, the first time: Ray waits for it."""
+        if self._begun is None:
+            self._begun = await self._begin(Log())
+        self.counts.add((await self.metrics()).values())
+
+    async def about(self) -> dict[str, Any]:
+        """Return what a router says of its replicas."""
+        assert self._begun is not None
+        return {"name": self._begun.about, "method": "the method of each"}
+
+    async def _texts(self) -> dict[str, str]:
+        assert self._begun is not None
+        return await self._begun.models.metrics()
+
+    def _application(self, *call: Any) -> ASGIApp:
+        return partial(self._relay, *call)
+
+    async def _relay(
+        self, request: Asked, model: str | None, load: bool, *ends: Any
+    ) -> None:
+        """Send the response of a model's process as it is."""
+        assert self._begun is not None
+        models = self._begun.models
+        try:
+            async with models.lease(model, load=load) as pool:
+                await _send_on(pool, request, ends[-1])
+        except ApiError as error:
+            body = error.body()
+            await Json(body, error.status, error.headers)(*ends)
+
+    async def __del__(self) -> None:
+        """End the processes."""
+        begun = getattr(self, "_begun", None)
+        if begun is not None:
+            await begun.stop()
+
+
+async def _send_on(pool: Pool, request: Asked, send: Send) -> None:
+    blocks, charge = request.blocks, Charge()
+    replica = await pool.pick(blocks, (), charge)
+    with pool.running(replica, 1, blocks, charge):
+        async with replica.ask(request) as answered:
+            head = dict(status=answered.status, headers=answered.headers)
+            await send({"type": "http.response.start", **head})
+            body = {"type": "http.response.body"}
+            async for piece in answered.pieces:
+                await send({**body, "body": piece})
 
 
 class Handle:

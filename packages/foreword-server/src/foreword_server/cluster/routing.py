@@ -2,7 +2,7 @@
 prompt, unless that is far busier than another.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +29,7 @@ class PrefixRouter(RequestRouter):
         """Begin with replicas that have read nothing."""
         self._prefixes: dict[ReplicaID, Prefixes] = {}
         self._running: Counter[ReplicaID] = Counter()
-        self._models: dict[ReplicaID, set[str]] = {}
+        self._models: dict[ReplicaID, set[str]] = defaultdict(set)
 
     async def choose_replicas(
         self,
@@ -42,11 +42,13 @@ class PrefixRouter(RequestRouter):
         keys, model = blocks_of(pending_request), model_of(pending_request)
 
         def rank(peer: RunningReplica) -> tuple[float, int]:
-            known = self._prefixes.get(peer.replica_id)
+            name = peer.replica_id
+            known = self._prefixes.get(name)
             matches = known.matches(keys) if known else 0
-            models = self._models.get(peer.replica_id, set())
+            models = self._models[name]
             load = LOAD if model and model not in models else 0
-            return load + cost(self._count(peer.replica_id), matches), len(models)
+            running = self._count(name)
+            return load + cost(running, matches), len(models)
 
         ranked = sorted(candidate_replicas, key=rank)
         return [[peer] for peer in ranked]
@@ -60,14 +62,17 @@ class PrefixRouter(RequestRouter):
                 del table[gone]
 
     def on_request_routed(
-        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
+        self,
+        pending_request: PendingRequest,
+        replica_id: ReplicaID,
+        result: Any,
     ) -> None:
         """Count a request, and its prompt as read."""
         known = self._prefixes.setdefault(replica_id, Prefixes())
         known.add(blocks_of(pending_request))
         self._running[replica_id] += 1
         if model := model_of(pending_request):
-            self._models.setdefault(replica_id, set()).add(model)
+            self._models[replica_id].add(model)
 
     def on_request_completed(
         self, replica_id: ReplicaID, internal_request_id: str
@@ -93,4 +98,5 @@ def blocks_of(pending: PendingRequest | None) -> Sequence[bytes]:
 
 def model_of(pending: PendingRequest | None) -> str | None:
     """Return the model that a request of `Engine.ask` names."""
-    return pending.args[1] if pending and len(pending.args) > 1 else None
+    args = pending.args if pending else ()
+    return args[1] if len(args) > 1 else None

@@ -105,9 +105,8 @@ def end(*, cluster: bool, session: Path | None = None) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of this process that replicas need too: those of a cluster
-    that runs already have the environment of their nodes. Ray shows them to whoever
-    reads its dashboard, so keys are left out.
+    """Return the variables of this process that replicas get: a node of a running
+    cluster has others. Ray's dashboard shows them, so API keys are left out.
     """
     return {
         name: value

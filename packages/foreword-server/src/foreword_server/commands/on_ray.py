@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foreword_server.replicas.process import Start
 
 PANEL = "Ray"
-PATHS = ("draft", "offload_folder")
+PATHS = ("model", "draft", "adapters", "offload_folder")
 """Options that may name a file or folder."""
 COUNT = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
@@ -91,7 +91,8 @@ class OnRay:
         with render.loading():
             session = connect(self.address)
             try:
-                start = self.start(_absolute(model), settings, absolutes(options))
+                options = absolutes({"model": model, **options})
+                start = self.start(options.pop("model"), settings, options)
                 about = deploy(start, scale, seconds=self.seconds)
             except BaseException:
                 if local:
@@ -128,10 +129,9 @@ class OnRay:
                 f"cannot use '--replicas' {self.replicas!r} with '--ray': it is "
                 "neither a number nor a range. Give one of them, as 4 or 1-8"
             )
+        share: Any = {"cpus": self.cpus, "gpus": self.gpus}
         ranks = options["tensor_parallel"]
-        return Scale(
-            least=least, most=most, cpus=self.cpus, gpus=self.gpus, ranks=ranks
-        )
+        return Scale(least=least, most=most, ranks=ranks, **share)
 
     def _check(self, settings: Settings, *, local: bool) -> None:
         if settings.files is not None:
@@ -157,18 +157,11 @@ class OnRay:
 
 def absolutes(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options whose paths do not depend on the folder of this command."""
-    found = dict(options)
-    for name in PATHS:
-        found[name] = _absolute(found.get(name))
-    adapters = found.get("adapters") or {}
-    found["adapters"] = {name: _absolute(path) for name, path in adapters.items()}
-    return found
+    from foreword_server.replicas.catalog import beside
 
-
-def _absolute(value: Any) -> Any:
-    """Return the whole path of what exists here; other names as they are."""
-    near = None if value is None else Path(value).expanduser()
-    return str(near.absolute()) if near and near.exists() else value
+    here = Path.cwd() / "command"
+    paths = {name: options[name] for name in PATHS if options.get(name)}
+    return {**options, **{name: beside(here, path) for name, path in paths.items()}}
 
 
 def _wait_for_signal() -> None:

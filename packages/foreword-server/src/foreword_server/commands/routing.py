@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,3 +158,12 @@ def refuse(options: object, reason: str, *names: str) -> None:
         if (value := getattr(options, name)) is not None and value is not False:
             option = name.replace("_", "-")
             raise InvalidRequest(f"cannot use '--{option}' {reason}. Leave it out")
+
+
+def number(option: str, value: float) -> float:
+    """Return a number. Raises InvalidRequest for infinity and NaN."""
+    if not isfinite(value):
+        raise InvalidRequest(
+            f"cannot use {option} {value}: it must be a number. Give another"
+        )
+    return value

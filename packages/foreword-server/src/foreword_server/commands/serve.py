@@ -4,7 +4,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 from foreword_server.commands import kept_files, on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
+from foreword_server.commands.routing import number
 from foreword_server.settings import MEBIBYTE, Settings, hashed
 from foreword_server.telemetry.asked import check_traces
 
@@ -218,7 +218,7 @@ class Serving:
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,
             detach=self.detach,
-            seconds=_number("--replica-timeout", self.replica_timeout),
+            seconds=number("--replica-timeout", self.replica_timeout),
             routing=replace(self.routing(), replicas=None),
         )
 
@@ -226,10 +226,10 @@ class Serving:
         """Return which processes serve."""
         return routing.Routing(
             replicas=self.replicas,
-            timeout=_number("--replica-timeout", self.replica_timeout),
+            timeout=number("--replica-timeout", self.replica_timeout),
             models=self.models,
             memory=self.models_memory,
-            unused=self.unload_after and _number("--unload-after", self.unload_after),
+            unused=self.unload_after and number("--unload-after", self.unload_after),
         )
 
     @property
@@ -237,7 +237,7 @@ class Serving:
         """Bytes that the files of one key may take; None: the default."""
         if self.max_stored is None:
             return None
-        return int(_number("--max-stored", self.max_stored) * MEBIBYTE)
+        return int(number("--max-stored", self.max_stored) * MEBIBYTE)
 
     def settings(self) -> Settings:
         """Return the settings. Raises InvalidRequest for a contradiction."""
@@ -247,24 +247,24 @@ class Serving:
             name=self.served_model_name,
             keys=hashed(api_keys(self.api_key_file)),
             queue=self.queue,
-            body=int(_number("--max-body", self.max_body) * MEBIBYTE),
+            body=int(number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
             prefix_folder=self.prefix_folder,
-            file=int(_number("--max-file", self.max_file) * MEBIBYTE),
+            file=int(number("--max-file", self.max_file) * MEBIBYTE),
             stored=self._stored,
             batches=self.max_batches,
-            sound=_number("--max-audio", self.max_audio),
+            sound=number("--max-audio", self.max_audio),
             context=self.max_model_len,
             concurrent=self.max_per_key,
-            rate=None if self.rate is None else _number("--rate", self.rate),
+            rate=None if self.rate is None else number("--rate", self.rate),
             tool_format=self.tool_format,
             reasoning=self.reasoning_tags,
             any_model=self.any_model,
             sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
-            leave=_number("--leave-after", self.leave_after),
-            drain=_number("--drain", self.drain),
+            leave=number("--leave-after", self.leave_after),
+            drain=number("--drain", self.drain),
             public_metrics=self.public_metrics,
             resume=self.resume,
             log_json=self.log_json,
@@ -299,7 +299,7 @@ def serve(
     check_traces()
     scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
     scheduling |= {"cache_tokens": cache_tokens, "draft": permitted(model, draft)}
-    options_ = of_llm(scheduling, lora, loading, drafting, sampling)
+    options_ = of_llm(scheduling, lora, sampling, loading, drafting)
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
         cluster.serve(model, settings, options_)
@@ -369,16 +369,13 @@ def _serve(
 
 
 def of_llm(
-    values: Mapping[str, Any],
-    lora: Sequence[str] | None,
-    loading: ModelOptions,
-    drafting: DraftingOptions,
-    sampling: SamplingValues,
+    values: Mapping[str, Any], lora: Any, sampling: SamplingValues, *bundles: Any
 ) -> dict[str, Any]:
     """Return keyword arguments of LLM."""
-    more = {"adapters": _adapters(lora or ())}
-    more |= {"generation_config": sampling.defaults()}
-    return {**values, **keywords(loading), **keywords(drafting), **more}
+    more = {"adapters": _adapters(lora or ()), "generation_config": sampling.defaults()}
+    for bundle in bundles:
+        more |= keywords(bundle)
+    return {**values, **more}
 
 
 def _adapters(values: Sequence[str]) -> dict[str, str]:
@@ -396,12 +393,3 @@ def _adapters(values: Sequence[str]) -> dict[str, str]:
             )
         folders[name] = folder
     return folders
-
-
-def _number(option: str, value: float) -> float:
-    """Return a number. Raises InvalidRequest for infinity and NaN."""
-    if not isfinite(value):
-        raise InvalidRequest(
-            f"cannot use {option} {value}: it must be a number. Give another"
-        )
-    return value

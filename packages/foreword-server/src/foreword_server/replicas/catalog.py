@@ -195,10 +195,10 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
     options = {key: value for key, value in table.items() if key not in OWN}
     for key in ("draft", "adapters"):
         if key in table:
-            options[key] = _beside(path, table[key])
+            options[key] = beside(path, table[key])
     return Entry(
         name=name,
-        model=_beside(path, table["model"]),
+        model=beside(path, table["model"]),
         options=options,
         replicas=table.get("replicas", 1),
         keep=table.get("keep", False),
@@ -215,10 +215,10 @@ def _check_there(path: Path, where: str, model: str) -> None:
         )
 
 
-def _beside(path: Path, value: Any) -> Any:
+def beside(path: Path, value: Any) -> Any:
     """Return paths as they are meant: beside the file that names them."""
     if isinstance(value, dict):
-        return {name: _beside(path, one) for name, one in value.items()}
+        return {name: beside(path, one) for name, one in value.items()}
     near = path.parent / Path(str(value)).expanduser()
     return str(near) if near.exists() else value
 
