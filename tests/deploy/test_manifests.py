@@ -23,13 +23,9 @@ from foreword_server.commands.serve import KEYS
 from foreword_server.routes import ROUTES
 from foreword_server.settings import Settings
 
-RAY_CLUSTER = {
-    *("rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs")
-}
-RAY_WORKERS = {
-    *("groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams"),
-    "template",
-}
+RAY_CLUSTER = {"enableInTreeAutoscaling", "headGroupSpec", "rayVersion"}
+RAY_CLUSTER |= {"workerGroupSpecs"}
+RAY_WORKERS = {"groupName", "replicas", "minReplicas", "maxReplicas"}
 OPEN = {route.path for route in ROUTES if route.access == "open"}
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -252,11 +248,11 @@ def test_setup_installs_what_the_image_does(task) -> None:
                 assert (ROOT / word).exists()
 
 
-def ray_files() -> list[dict[str, Any]]:
-    """Return what Ray Serve is given: by its command, and by KubeRay."""
-    service = yaml.safe_load((DEPLOY / "ray" / "rayservice.yaml").read_text())
-    plain = yaml.safe_load((DEPLOY / "ray" / "serve.yaml").read_text())
-    return [plain, yaml.safe_load(service["spec"]["serveConfigV2"])]
+def ray_files() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `serve deploy` gets, and the service of KubeRay."""
+    files = [DEPLOY / "ray" / f"{name}.yaml" for name in ("serve", "rayservice")]
+    plain, service = (yaml.safe_load(file.read_text()) for file in files)
+    return plain, service["spec"]
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray
@@ -265,14 +261,14 @@ def test_file_follows_the_schema_of_ray_and_names_options(number):
     schema = pytest.importorskip("ray.serve.schema")
     from foreword_server.cluster import build
 
-    given = ray_files()[number]
-    parsed = schema.ServeDeploySchema.model_validate(given)
+    plain, service = ray_files()
+    given = (plain, yaml.safe_load(service["serveConfigV2"]))[number]
+    schema.ServeDeploySchema.model_validate(given)
     # Ray ignores keys that it does not know
     assert given.keys() <= schema.ServeDeploySchema.model_fields.keys()
     (application,) = given["applications"]
     assert application.keys() <= schema.ServeApplicationSchema.model_fields.keys()
-    path = parsed.applications[0].import_path
-    assert path == f"{build.__name__}:{build.app.__name__}"
+    assert application["import_path"] == f"{build.__name__}:{build.app.__name__}"
     assert build.parsed(application["args"])["drain"] == 60
     given["applications"] *= 2
     with pytest.raises(ValueError, match="multiple configs"):
@@ -281,32 +277,22 @@ def test_file_follows_the_schema_of_ray_and_names_options(number):
 
 def test_pods_of_ray_have_room_for_what_they_run():
     """KubeRay's own fields are those of its API, ray.io/v1."""
-    service = yaml.safe_load((DEPLOY / "ray" / "rayservice.yaml").read_text())
-    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
-    assert service["spec"].keys() == {"serveConfigV2", "rayClusterConfig"}
-    cluster = service["spec"]["rayClusterConfig"]
-    assert cluster.keys() == RAY_CLUSTER
+    service = ray_files()[1]
+    cluster = service["rayClusterConfig"]
     head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
-    assert head.keys() == {"rayStartParams", "template"}
-    assert workers.keys() == RAY_WORKERS
-    assert head["rayStartParams"] == {"num-cpus": "0"}
+    assert cluster.keys() == RAY_CLUSTER
+    assert workers.keys() == {*head, *RAY_WORKERS}
     for group in (head, workers):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
-        kubernetes_validate.validate(
-            {**pod, **group["template"]}, KUBERNETES, strict=True
-        )
-        (container,) = group["template"]["spec"]["containers"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        (container,) = pod["spec"]["containers"]
         assert container["image"] == f"foreword:{VERSION}-ray"
         assert [one["name"] for one in container["env"]] == [KEYS]
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-    args = ray_files()[1]["applications"][0]["args"]
+    args = yaml.safe_load(service["serveConfigV2"])["applications"][0]["args"]
     assert container["resources"]["limits"]["cpu"] == str(args["replica-cpus"])
-    least, most = map(int, args["replicas"].split("-"))
-    assert (workers["minReplicas"], workers["maxReplicas"]) == (least, most)
-    assert group["template"]["spec"]["terminationGracePeriodSeconds"] > args["drain"]
-    constraints = (ROOT / "constraints.txt").read_text()
-    (version,) = re.findall(r"^ray==(.+)$", constraints, re.MULTILINE)
-    assert version == cluster["rayVersion"]
+    counts = f"{workers['minReplicas']}-{workers['maxReplicas']}"
+    assert counts == args["replicas"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] > args["drain"]
     image = (DEPLOY / "ray" / "Dockerfile").read_text()
-    assert f'"ray[serve]=={version}"' in image
-    assert f"\nFROM foreword:{VERSION}\n" in image
+    assert f'"ray[serve]=={cluster["rayVersion"]}"' in image
+    assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()

@@ -37,19 +37,13 @@ CHAT = "/v1/chat/completions"
         ({"replicas": "3-1"}, "neither a number nor a range"),
         ({"host": "0.0.0.0"}, "see its 'http_options'"),
         ({"models": "/", "model": "x"}, "'--models' with MODEL"),
-        ({"tensor_parallel": 2, "replica-gpus": 1}, "each of its 2 ranks"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_is_placed(
-    args, words, monkeypatch
-):
-    from foreword_server.cluster import build
+def test_wrong_arguments_are_refused_before_anything_is_placed(args, words):
+    from foreword_server.cluster.build import app
 
-    monkeypatch.setattr(build.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(build, "http_options", lambda: None)
-    monkeypatch.setattr(build, "nodes", list)
     with pytest.raises(ForewordError, match=words):
-        build.app(args)
+        app(args)
 
 
 def test_arguments_are_options_of_the_command():

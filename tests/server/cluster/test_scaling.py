@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 SLOTS = 4
 SECONDS = 120
+OPTIONS = {"slots": SLOTS, "tensor_parallel": 2, "backend": "pool"}
 SERVER = f"""
 import sys
 from foreword_server.cluster.placing import Scale
@@ -24,11 +25,10 @@ from foreword_server.cluster.serve import connect, deploy, end
 from foreword_server.replicas.process import Start
 from foreword_server.settings import Settings
 session = connect("local")
-options = {{"slots": {SLOTS}, "tensor_parallel": 2, "backend": "pool"}}
-start = Start({str(bundled.target())!r}, options, Settings(port=int(sys.argv[1]), drain=1))
+settings = Settings(port=int(sys.argv[1]), drain=1)
 scale = Scale(most=2, cpus=1, ranks=2, up_seconds=1, down_seconds=1)
 try:
-    deploy(start, scale, seconds={SECONDS})
+    deploy(Start({str(bundled.target())!r}, {OPTIONS}, settings), scale, seconds=600)
     print("ready", flush=True)
     sys.stdin.read()
 finally:
@@ -41,13 +41,9 @@ def url() -> Iterator[str]:
     """A server with one replica, or two under load."""
     port = str(free_port())
     pushed = {"RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, port],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | pushed,
-    ) as process:
-        assert process.stdout
+    streams = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", SERVER, port]
+    with subprocess.Popen(command, env=os.environ | pushed, **streams) as process:
         assert process.stdout.readline() == b"ready\n"
         yield f"http://127.0.0.1:{port}"
         process.communicate(timeout=SECONDS)
@@ -69,18 +65,14 @@ async def load(url: str, clients: int, count: int) -> None:
             response = await client.post("/v1/completions", json=body)
             assert response.status_code == 200, response.text
 
-    async with (
-        httpx.AsyncClient(base_url=url, timeout=SECONDS) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        for _ in range(clients):
-            group.create_task(ask())
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        asked = asyncio.gather(*(ask() for _ in range(clients)))
+        look = (wait_for, lambda: replicas(url) == count, f"{count} replicas")
         try:
-            await asyncio.to_thread(
-                wait_for, lambda: replicas(url) == count, f"{count} replicas"
-            )
+            await asyncio.to_thread(*look)
         finally:
             scaled.set()
+            await asked
 
 
 def test_replicas_of_two_ranks_follow_the_load(url):

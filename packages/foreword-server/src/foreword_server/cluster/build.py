@@ -39,21 +39,22 @@ def app(args: dict[str, Any]) -> Application:
     serving = replace(_built(Serving, values), ray=AUTO)
     on_ray = serving.on_ray()
     assert on_ray is not None
-    model = early.either(values["model"], values["target"], "model")
+    target = values["target"]
+    model = early.either(values["model"], target, "model")
     options = of_llm(
         {name: values[name] for name in OF_LLM},
         values["lora"],
         *(_built(kind, values) for kind in BUNDLES),
     )
     scale, settings = on_ray.scale(options), serving.settings()
+    start = on_ray.start(model, settings, options)
     check_traces()
     if not ray.is_initialized():  # `serve run` builds first
         ray.init(namespace="serve", log_to_driver=True)
     # without keys, an address that others reach is refused
     http = http_options() or HTTPOptions()
     settings = replace(settings, host=http.host or "", port=http.port)
-    start = on_ray.start(model, settings, options)
-    return application(start, scale, nodes(), {})
+    return application(replace(start, settings=settings), scale, nodes(), {})
 
 
 def parsed(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +84,8 @@ def _words(name: str, value: Any) -> list[str]:
     option = name.replace("_", "-")
     if option in OF_RAY:
         raise InvalidRequest(
-            f"cannot build the server with {name!r}: Ray Serve "
-            "decides that. Leave it out, or see its 'http_options'"
+            f"cannot use {name!r}: Ray Serve decides that. "
+            "Leave it out, or see its 'http_options'"
         )
     if value is None or value is False:
         return []
