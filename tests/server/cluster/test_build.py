@@ -110,8 +110,8 @@ def stream(url: str, then: Callable[[], object]) -> str:
 def kill_models() -> bool:
     """Kill the processes of models, which are children of replicas."""
     for process in psutil.Process().children(recursive=True):
-        title = process.as_dict(["cmdline"])["cmdline"]
-        if title and title[0] == "ray::ServeReplica:foreword:Engine":
+        title = str(process.as_dict(["cmdline"])["cmdline"])
+        if "ray::ServeReplica:foreword:Engine" in title:
             for child in process.children():
                 child.kill()
     return True

@@ -11,7 +11,6 @@ from foreword_server.settings import Settings
 
 KEYS = frozenset({b"key"})
 HEAD = {"node:__internal_head__": 1.0, "memory": 1.0}
-ABSENT = {"offload_folder": None}
 WORKERS = [{"CPU": 64.0}, {"CPU": 32.0}]
 
 
@@ -44,7 +43,7 @@ def test_replicas_get_paths_and_variables_of_the_command(monkeypatch, tmp_path):
     names = {"draft": "draft", "adapters": {"sql": "draft", "other": "hub/id"}}
     path = str(tmp_path / "draft")
     adapters = {"sql": path, "other": "hub/id"}
-    assert absolutes(names) == {**ABSENT, "draft": path, "adapters": adapters}
+    assert absolutes(names) == {"draft": path, "adapters": adapters}
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
     monkeypatch.setenv("FOREWORD_API_KEYS", "secret")
     assert environment()["OTEL_SERVICE_NAME"] == "ours"
