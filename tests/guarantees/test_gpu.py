@@ -7,7 +7,7 @@ import starter
 from drafters import Foresight, RandomTree, known
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.executors.cuda.backend import CudaGraphBackend, Recorder
+from foreword.model.executors.cuda.backend import Recorder
 from foreword.model.executors.cuda.launch import Scoring
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
@@ -93,7 +93,6 @@ def test_drafts_do_not_change_the_text(temperature, drafter):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_shape_for_all_forwards_gives_the_same_text(temperature, drafter):
     model, asked = on_device("bfloat16"), requests(temperature, 64)
-    model.backend = CudaGraphBackend(model.hf, buckets=(64,))
     want = plain(model, asked)
     got = finish(engine(model, drafter(known(want), spoilt=0.3), 8, slots=5), asked)
     assert outputs(got) == outputs(want)

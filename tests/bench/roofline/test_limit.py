@@ -1,6 +1,7 @@
 """Forwards against the memory bandwidth: bytes of the model, shares, and times."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ import starter
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model
 from foreword.model.cost import Cost
+from foreword.model.executors.cuda.backend import CudaGraphBackend
 from foreword_lab.bench.inflate.model import SHAPES, shape_of
 from foreword_lab.bench.roofline.limit import (
     NODES,
@@ -22,7 +24,7 @@ from foreword_lab.bench.roofline.limit import (
     limits,
     table,
 )
-from foreword_lab.bench.roofline.passes import Pass
+from foreword_lab.bench.roofline.passes import LARGE, SMALL, Pass, shape_price
 from foreword_lab.bench.roofline.roof import Roof
 from foreword_train.report.interval import Interval
 from tiny_models import build
@@ -183,3 +185,24 @@ def test_bad_options_are_refused():
 def test_model_without_rollback_is_refused():
     with pytest.raises(ModelError, match="cannot go back"):
         limit(Model(build("mamba")), Roof(1, 1), 20, 0.0)
+
+
+def test_price_of_one_shape_is_measured_on_the_graph_backend(invented, monkeypatch):
+    model, rows = Model(build("llama")), []
+    work = CudaGraphBackend._work
+    monkeypatch.setattr(
+        CudaGraphBackend,
+        "_work",
+        lambda backend, shape: rows.append(shape.rows) or work(backend, shape),
+    )
+    model.context = LARGE
+    assert shape_price(model, 0.0) is None
+    model.backend = CudaGraphBackend(model.hf, lambda work: work, kernel=False)
+    price = shape_price(model, 0.0)
+    assert price is not None
+    assert min(price) > 0
+    # once to record, then three turns: a token and 512 of a prompt
+    assert Counter(rows) == {64: 4 * 9, SMALL: 4, LARGE: 4}
+    (line,) = table([replace(invented, price=(1.05, 1.9))]).caption.splitlines()
+    assert "1.05 times a forward over 16 rows, and a prompt 1.90 times" in line
+    assert "one shape" not in table([invented]).caption

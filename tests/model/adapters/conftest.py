@@ -18,8 +18,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return tiny_lora.two(base, home)
 
 
-@pytest.fixture(scope="session")
-def llm(folders: dict[str, Path]) -> Iterator[LLM]:
+@pytest.fixture(
+    scope="session", params=["native", pytest.param("pool", marks=pytest.mark.slow)]
+)
+def llm(folders: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[LLM]:
     """A fixed number of draft tokens, however busy the machine is."""
-    with LLM(adapters=folders, nodes=4, slots=16) as llm:
+    backend = request.param
+    with LLM(adapters=folders, nodes=4, slots=16, backend=backend) as llm:
         yield llm

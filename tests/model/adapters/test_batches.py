@@ -78,7 +78,8 @@ def test_bits_of_an_adapted_row_do_not_depend_on_the_batch(llm):
     text = list(range(300, 340))
     for one, adapter in enumerate(("a", "b", None, "a")):
         target.open(one, 128)
-        target.adapt(one, adapter)
+        if adapter is not None:
+            target.give(one, target.adapters[adapter])
     alone = [target.read([Read(0, at, [text[at]])]) for at in range(40)]
     target.read([Read(3, 0, text[:7], keep=0), Read(1, 0, text[:3], keep=0)])
     beside = [Read(1, 3, text[:20], keep=0), Read(2, 0, text[:9], keep=0)]
@@ -93,7 +94,8 @@ def test_a_sequence_opened_again_has_the_model_alone(llm):
     found: list[torch.Tensor] = []
     for adapter, closes in ((None, True), ("a", False), (None, True)):
         target.open(1, 128)
-        target.adapt(1, adapter)
+        if adapter is not None:
+            target.give(1, target.adapters[adapter])
         found.append(target.read([Read(1, 0, [300, 301])]))
         if closes:
             target.close(1)
@@ -169,7 +171,9 @@ def test_the_text_after_a_kept_prefix_is_the_same(llm):
 def test_a_tenant_cannot_be_named_like_an_adapter(llm):
     names = [("a", "t"), (None, "a\0t"), (None, "\0a\0t"), ("a", "\0t"), ("b", "t")]
     owners = {
-        SamplingParams(adapter=adapter, tenant=tenant).owner
+        llm.session.prepare([1], SamplingParams(adapter=adapter, tenant=tenant))[
+            0
+        ].owner
         for adapter, tenant in names
     }
     assert len(owners) == len(names)

@@ -91,9 +91,10 @@ def test_scores_are_near_those_of_peft_unmerged(dtype, tmp_path):
     text = torch.randint(320, (40,)).tolist()
     with torch.inference_mode():
         expected = adapted(torch.tensor([text])).logits[0].float()
-    with LLM(base, tokenizer=False, adapters={"a": tmp_path}) as llm:
+    adapters = {"a": tmp_path}
+    with LLM(base, tokenizer=False, adapters=adapters, backend="pool") as llm:
         llm.target.open(1, 64)
-        llm.target.adapt(1, "a")
+        llm.target.give(1, llm.target.adapters["a"])
         found = llm.target.read([Read(1, 0, text, keep=40)]).float()
     error = (found - expected).abs().max() / expected.std()
     assert error < (1e-4 if dtype == torch.float32 else 0.2)
@@ -109,7 +110,7 @@ def test_hidden_states_are_those_of_the_adapted_rows(tmp_path):
     with LLM(base, tokenizer=False, adapters={"a": tmp_path}) as llm:
         llm.target.open(1, 64)
         llm.target.open(2, 64)
-        llm.target.adapt(2, "a")
+        llm.target.give(2, llm.target.adapters["a"])
         reads = [Read(1, 0, text), Read(2, 0, text)]
         plain, found = llm.target.read_hidden(reads, (1,))[1].split(20)
     torch.testing.assert_close(found, expected[0], rtol=1e-4, atol=1e-4)

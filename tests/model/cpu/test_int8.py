@@ -228,7 +228,7 @@ class Matrix(NativeExecutor):
         self.describe(self._only, 1)
 
     def times(self, rows: torch.Tensor) -> torch.Tensor:
-        return multiplied(self.library, self._only, self._scratch, rows, 2)
+        return multiplied(self.library, self._only, self.scratch, rows, 2)
 
 
 def test_other_draft_models_are_quantized(tmp_path):

@@ -4,13 +4,26 @@ import sys
 
 import torch
 import triton
+from torch import nn
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from foreword.model.executors.cuda import kernels, launch
+from foreword.model.executors.cuda import (
+    fused,
+    fused_kernels,
+    kernels,
+    launch,
+    quantized,
+)
+from foreword.native import forward
 
+NAMES = {
+    kernels: ("partial_sums", "joined_sums"),
+    fused_kernels: ("rms_norm", "rotate", "weight_only"),
+}
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 KINDS |= {torch.float16: "fp16", torch.int32: "i32"}
+KINDS |= {torch.int8: "i8", torch.uint8: "u8"}
 
 
 class Compiled:
@@ -48,13 +61,21 @@ def kind(argument) -> str:
 
 
 def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
-    for name in ("partial_sums", "joined_sums"):
-        setattr(kernels, name, Compiled(getattr(kernels, name), int(capability)))
+    for module, names in NAMES.items():
+        for name in names:
+            setattr(module, name, Compiled(getattr(module, name), int(capability)))
     query, pool = torch.zeros(2, 8, int(dim)), torch.zeros(64, 2, int(dim))
     given = [tensor.to(getattr(torch, dtype)) for tensor in (query, pool, pool)]
     more = (5, 2.0, given[0][0, :, 0]) if extras else ()
     extra = launch.Scoring(0.1, *more)
     launch.attend(*given, torch.zeros(2, 17, dtype=torch.int32), extra, (9, 2, 16))
+    rows = given[0]
+    fused.rms_norm(rows, rows[0, 0], 1e-6, rows if extras else None)
+    heads = rows.transpose(0, 1)[None]
+    fused.rotated(heads, heads[:, :2], rows[None, :, 0], rows[None, :, 0])
+    for coding in (forward.BYTES, forward.GROUPS):
+        linear = nn.Linear(128, 40, bias=bool(extras), dtype=rows.dtype)
+        quantized.QuantizedLinear(linear, coding)(rows.new_zeros(3, 128))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from foreword_server.dialects.responses import ResponsesBody, ResponsesDialect
 from foreword_server.dialects.translate import Translator
 from foreword_server.errors import ApiError, refused
 from foreword_server.gate import Gate
+from foreword_server.lora import routes as lora
 from foreword_server.page import routes as page
 from foreword_server.reply import Computed, Dialect, Reply
 from foreword_server.service import Service
@@ -49,6 +50,7 @@ BODIES = (
     plain.TokenizeBody,
     plain.DetokenizeBody,
     plain.LoadBody,
+    lora.AdapterBody,
     files.BatchBody,
 )
 Reported = Callable[[Exception, str], ApiError]
@@ -104,6 +106,7 @@ def build_app(service: Service) -> FastAPI:
     )
     catch(app, service.reported)
     app.include_router(plain.routes(service))
+    app.include_router(lora.routes(service))
     app.include_router(page.routes(service))
     app.include_router(files.routes(batches))
     if service.llm.target.seq2seq is not None and service.llm.target.seq2seq.sound:

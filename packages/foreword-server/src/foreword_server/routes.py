@@ -84,6 +84,8 @@ ROUTES = (
     Route("/v1/models"),
     Route("/v1/models/{name:path}"),
     _computed("/load_model"),
+    Route("/v1/load_lora_adapter", POST, body="json"),
+    Route("/v1/unload_lora_adapter", POST, body="json"),
     _computed("/tokenize"),
     _computed("/detokenize"),
     _dialect("/v1/chat/completions", done=True),

@@ -22,6 +22,7 @@ from foreword.api.requests import Requests
 from foreword.chats import image_reader
 from foreword.draft import method as find_method
 from foreword.errors import ForewordError, InvalidRequest, UnknownMethod, words
+from foreword.model.executors.registry import NATIVE
 from foreword.wanted import dropped_when
 from foreword_server.answer import Answer, Call
 from foreword_server.batches.store import Store
@@ -81,6 +82,13 @@ class Service(Front):
             raise InvalidRequest(
                 f"cannot serve an adapter as {self.name!r}: the model has this name. "
                 "Choose another"
+            )
+        backend = llm.target.capability.backend
+        if settings.adapters is not None and backend != NATIVE:
+            raise InvalidRequest(
+                f"cannot load adapters while {self.name} runs: it is on backend "
+                f"{backend!r}, and only {NATIVE!r} takes more. Leave '--lora-folder' "
+                "out"
             )
         self.metrics = Metrics(llm, self.name, self.limits)
         self.store = store

@@ -37,6 +37,8 @@ class Settings:
     """Folder or URL of uploaded files and batches; None: the server keeps none."""
     prefix_folder: Path | None = None
     """Folder where the keys and values of prompts outlive the server."""
+    adapters: Path | None = None
+    """Folder below which clients may load adapters; None: they load none."""
     file: int = 200 * MEBIBYTE
     """Bytes. Largest upload of such a file."""
     stored: int | None = None

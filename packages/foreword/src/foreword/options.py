@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NODES = 64
 """Draft tokens. Most of a sequence in one round; its pages have room for them."""
 NATIVE = "native"
-"""The backend in C, which alone reads quantized forms."""
+"""The backend in C; of the others, only 'graph' reads quantized weights."""
 EXECUTORS = {
     name: f"foreword.model.executors.{folder}.build"
     for name, folder in {
@@ -152,7 +152,8 @@ class ModelOptions(LoadingOptions):
         for name in ("weights", "kv", "backend"):
             _check_choice(self, name)
         for name in ONLY_NATIVE:
-            self._check_native(name)
+            if name != "weights" or self.backend != "graph":
+                self._check_native(name)
         whole(1, optional=True)("draft_vocabulary", self.draft_vocabulary)
         self._check_ranks()
 
@@ -186,9 +187,7 @@ class ModelOptions(LoadingOptions):
 
     @property
     def changes_scores(self) -> bool:
-        """Whether the model's scores differ from the usual ones of its checkpoint in
-        bfloat16: weights or keys are quantized, or other instructions are used.
-        """
+        """Whether the scores differ from the usual ones of the checkpoint in bfloat16."""
         return self.portable or (self.weights, self.kv) != (None, None)
 
 

@@ -21,6 +21,7 @@ from foreword_server.cluster.address import AUTO
 from foreword_server.cluster.application import application
 from foreword_server.cluster.placing import nodes
 from foreword_server.cluster.serve import http_options
+from foreword_server.commands import adapters
 from foreword_server.commands.serve import Serving, of_llm, serve
 from foreword_server.telemetry.asked import check_traces
 
@@ -41,9 +42,10 @@ def app(args: dict[str, Any]) -> Application:
     assert on_ray is not None
     target = values["target"]
     model = early.either(values["model"], target, "model")
+    more = serving.lora_folder is not None
+    loras = adapters.folders(values["lora"] or [], more=more)
     options = of_llm(
-        {name: values[name] for name in OF_LLM},
-        values["lora"],
+        {name: values[name] for name in OF_LLM} | {"adapters": loras},
         *(_built(kind, values) for kind in BUNDLES),
     )
     scale, settings = on_ray.scale(options), serving.settings()

@@ -1,7 +1,7 @@
 """`foreword serve`: an HTTP server for OpenAI's and Anthropic's clients."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +11,8 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import SamplingValues, bundled, permitted
-from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
-from foreword_server.commands import kept_files, on_ray, routing
+from foreword_server.commands import adapters, kept_files, on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
 from foreword_server.commands.routing import number
 from foreword_server.settings import MEBIBYTE, Settings, hashed
@@ -48,14 +47,6 @@ KeyFile = Annotated[
         "--api-key-file",
         help=f"File of API keys, one a line. Also {KEYS}.",
         exists=True,
-    ),
-]
-Lora = Annotated[
-    list[str] | None,
-    _option(
-        "--lora",
-        help="LoRA adapter, served as a model. Repeatable.",
-        metavar="NAME=FOLDER",
     ),
 ]
 Slots = Annotated[int, _option("--slots", help="Answers generated at a time.", min=1)]
@@ -180,6 +171,7 @@ class Serving:
     max_body: MaxBody = 16.0
     files: kept_files.Files = None
     prefix_folder: PrefixFolder = None
+    lora_folder: adapters.LoraFolder = None
     max_file: kept_files.MaxFile = 200.0
     max_stored: kept_files.MaxStored = None
     max_batches: kept_files.MaxBatches = 100
@@ -206,6 +198,8 @@ class Serving:
         """
         if self.models or self.ray or self.replicas:
             routing.refuse(self, "with a router, which does that itself", "resume")
+            several = "with several processes, each with adapters of its own"
+            routing.refuse(self, several, "lora_folder")
         if self.models is None:
             routing.refuse(self, "without '--models'", "models_memory", "unload_after")
         if self.ray is None:
@@ -250,6 +244,7 @@ class Serving:
             body=int(number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
             prefix_folder=self.prefix_folder,
+            adapters=self.lora_folder,
             file=int(number("--max-file", self.max_file) * MEBIBYTE),
             stored=self._stored,
             batches=self.max_batches,
@@ -283,7 +278,7 @@ def serve(
     cache_tokens: CacheTokens = None,
     serving: Serving,
     draft: options.DraftName = None,
-    lora: Lora = None,
+    lora: adapters.Lora = None,
     loading: ModelOptions,
     drafting: DraftingOptions,
     sampling: SamplingValues,
@@ -298,8 +293,10 @@ def serve(
     model = early.either(model, target, "--model")
     check_traces()
     scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
+    more = serving.lora_folder is not None
     scheduling |= {"cache_tokens": cache_tokens, "draft": permitted(model, draft)}
-    options_ = of_llm(scheduling, lora, sampling, loading, drafting)
+    scheduling |= {"adapters": adapters.folders(lora or [], more=more)}
+    options_ = of_llm(scheduling, sampling, loading, drafting)
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
         cluster.serve(model, settings, options_)
@@ -369,27 +366,10 @@ def _serve(
 
 
 def of_llm(
-    values: Mapping[str, Any], lora: Any, sampling: SamplingValues, *bundles: Any
+    values: Mapping[str, Any], sampling: SamplingValues, *bundles: Any
 ) -> dict[str, Any]:
     """Return keyword arguments of LLM."""
-    more = {"adapters": _adapters(lora or ()), "generation_config": sampling.defaults()}
+    more = {"generation_config": sampling.defaults()}
     for bundle in bundles:
         more |= keywords(bundle)
     return {**values, **more}
-
-
-def _adapters(values: Sequence[str]) -> dict[str, str]:
-    """Return the folders of adapters by name.
-
-    Raises InvalidRequest for one without a name, and for a name given twice.
-    """
-    folders: dict[str, str] = {}
-    for value in values:
-        name, _, folder = value.partition("=")
-        if not name or not folder or name in folders:
-            raise InvalidRequest(
-                f"cannot read '--lora' {value!r}: each adapter has a name of its own "
-                "and a folder. Give NAME=FOLDER"
-            )
-        folders[name] = folder
-    return folders

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from foreword.errors import ContextExceeded, InvalidRequest
 from foreword.model import Model
-from foreword.types import SamplingParams
+from foreword.types import Adapter, SamplingParams
 from foreword.types.params import NODES
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RequestLimits:
         InvalidRequest for a token id or an adapter that does not exist.
         """
         self._check_ids(tokens, params)
-        self._check_adapter(params.adapter)
+        self.adapter(params.adapter)
         longest = self.longest_prompt
         if len(tokens) > longest:
             raise ContextExceeded(
@@ -107,10 +107,11 @@ class RequestLimits:
                 f"vocabulary of {vocab} tokens"
             )
 
-    def _check_adapter(self, name: str | None) -> None:
+    def adapter(self, name: str | None) -> Adapter | None:
+        """Return the adapter of this name. Raises InvalidRequest where none has it."""
         adapters = self.target.adapters
         if name is None or name in adapters:
-            return
+            return name and adapters[name]
         fix = "Give LLM(adapters={...}), or leave 'adapter' out"
         if adapters:
             fix = f"Name one of {', '.join(adapters)}, or leave it out"

@@ -135,7 +135,8 @@ class Requests:
         has_media = isinstance(prompt, SpeechPrompt | ImagePrompt)
         tokens = list(prompt.tokens if has_media else prompt)
         rules = self._rules(params.language)
-        RequestLimits(self._target).check(tokens, params, rules)
+        limits = RequestLimits(self._target)
+        limits.check(tokens, params, rules)
         images = None
         material = ()
         if isinstance(prompt, ImagePrompt):
@@ -174,6 +175,7 @@ class Requests:
                     features=features,
                     forced_end=end,
                     material=material,
+                    adapter=limits.adapter(params.adapter),
                 )
             )
         return requests

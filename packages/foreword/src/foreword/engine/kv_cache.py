@@ -38,10 +38,11 @@ class KVCache:
             request.id,
             room,
             request.keys,
-            request.params.owner,
+            request.owner,
             layers,
         )
-        self._target.adapt(request.id, request.params.adapter)
+        if request.adapter is not None:
+            self._target.give(request.id, request.adapter)
         if request.images is not None:
             self._target.give(request.id, request.images)
         if request.encoder_input:
@@ -84,7 +85,7 @@ class KVCache:
         needed += [
             pool.lacking(source_id(each.id), each.encoder_rows) for each in requests
         ]
-        shared = pool.prefixes.shared(request.keys, request.params.owner, layers)
+        shared = pool.prefixes.shared(request.keys, request.owner, layers)
         return sum(needed) - shared <= pool.limit - pool.used
 
     def lacks(self, scheduled: Sequence[ScheduledRequest]) -> bool:

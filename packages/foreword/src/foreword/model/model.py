@@ -26,6 +26,7 @@ from foreword.model.loading.load import eos_ids, forced_tokens
 from foreword.model.loading.options import FORMS, check_forms, check_portable
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
+from foreword.types import Adapter
 from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Model:
     only through this class.
     """
 
-    adapters: Mapping[str, object] = MappingProxyType({})
+    adapters: Mapping[str, Adapter] = MappingProxyType({})
     """By name, what a sequence is given to be read with an adapter."""
     trust_remote_code = False
     """Whether Python code from the folder of its draft model may run."""
@@ -272,11 +273,6 @@ class Model:
     def give(self, id: int, material: object) -> None:
         """Set what an open sequence reads beside its text, before its first read."""
         self.backend.give(id, material)
-
-    def adapt(self, id: int, adapter: str | None) -> None:
-        """Read an open sequence with this adapter; None: with the model alone."""
-        if adapter is not None:
-            self.give(id, self.adapters[adapter])
 
     @property
     def cache_tokens(self) -> int | None:

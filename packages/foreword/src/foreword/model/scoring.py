@@ -32,7 +32,8 @@ def score(target: Model, request: Request) -> list[TokenLogprob | None]:
     last = len(tokens) - 1
     scored: list[TokenLogprob | None] = [None]
     target.open(request.id, len(tokens))
-    target.adapt(request.id, request.params.adapter)
+    if request.adapter is not None:
+        target.give(request.id, request.adapter)
     try:
         for start in range(0, last, CHUNK):
             stop = min(start + CHUNK, last)

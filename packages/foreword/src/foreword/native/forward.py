@@ -16,6 +16,8 @@ from foreword.native.layout import fields
 
 LANES = 16
 """Numbers per SIMD vector (csrc/simd)."""
+ADAPTED = ("qkv", "out", "gate_up", "down")
+"""The packed matrices that adapters add to, in the order of C."""
 ATTENTION, MLP = 1, 2
 """Bits of `Layer.skipped`."""
 WHOLE = 0
@@ -81,6 +83,14 @@ class Routing(Structure):
     _fields_ += fields(c_void_p, "outputs steps")
 
 
+class LowRank(Structure):
+    """What an adapter adds to a packed matrix (low_rank.c)."""
+
+    __slots__ = ()
+    _fields_ = fields(c_int64, "rank count")
+    _fields_ += fields(c_void_p, "down up first")
+
+
 class Recurrence(Structure):
     """Sizes of recurrent layers (recurrent.c)."""
 
@@ -137,6 +147,7 @@ class Span(Structure):
     _fields_ += fields(c_void_p * 2, "reach")
     _fields_ += fields(c_int64, "source")
     _fields_ += fields(c_void_p, "source_pages")
+    _fields_ += fields(POINTER(LowRank), "adapter")
 
 
 class Forward(Structure):
@@ -155,6 +166,8 @@ class Forward(Structure):
     _fields_ += fields(c_int64, "image_layers")
     _fields_ += fields(c_void_p, "unpacked")
     _fields_ += fields(c_int64, "first_layer")
+    _fields_ += fields(c_void_p, "sums halves")
+    _fields_ += fields(c_int64, "most_sums")
 
 
 _MIRRORS = {
@@ -162,6 +175,7 @@ _MIRRORS = {
     for mirror in (
         Grouped,
         Layer,
+        LowRank,
         Recurrence,
         Experts,
         Model,

@@ -25,6 +25,7 @@ class Workspace:
         self._tensors: tuple[Tensor, ...] = ()
         self._addresses = (0, 0, 0, 0, 0, 0)
         self._routing_tensors: tuple[Tensor, ...] = ()
+        self._low_rank: tuple[Tensor, ...] = (torch.empty(0, 0), torch.empty(0, 0))
         self.routing: ctypes._Pointer[forward.Routing] | None = None
         """The routing of rows to experts; None if there are none."""
         self.unpacked: int | None = None
@@ -81,6 +82,21 @@ class Workspace:
             )
             self._addresses = residual, wide_rows, scores, narrow, steps, self._longest
         return self._addresses
+
+    def low_rank(self, sums: int) -> tuple[int, int]:
+        """Return the addresses of so many numbers of each row that `fit` has room for,
+        and of the gates and their inputs.
+        """
+        rows, most = self._low_rank[0].shape
+        if rows < self._rows or most != sums:
+            self._low_rank = (
+                torch.empty(self._rows, sums, dtype=torch.float32),
+                torch.empty(
+                    self._rows, 2 * self._model.intermediate, dtype=torch.float32
+                ),
+            )
+        first, second = self._low_rank
+        return first.data_ptr(), second.data_ptr()
 
     def _make_room(self, model: forward.Model, experts: forward.Experts) -> None:
         """Allocate the routing of every row, and the outputs of experts."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from foreword.types.noise import Noise, Verify
     from foreword.types.params import LogitsProcessor, SamplingParams
     from foreword.types.request import (
+        Adapter,
         Batch,
         Completion,
         Delta,
@@ -33,8 +34,8 @@ _NAMES = {
     "noise": "Noise Verify",
     "params": "LogitsProcessor SamplingParams",
     "request": (
-        "Batch Completion Delta FinishReason Lists NoiseSource Origin PromptImages "
-        "Request Scores Stops TextDecoder TokenGrammar TokenLogprob"
+        "Adapter Batch Completion Delta FinishReason Lists NoiseSource Origin "
+        "PromptImages Request Scores Stops TextDecoder TokenGrammar TokenLogprob"
     ),
     "round": "Round",
     "source": "Encoded Source",
@@ -45,6 +46,7 @@ _NAMES = {
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "Adapter",
     "Batch",
     "Clock",
     "Completion",

@@ -142,14 +142,6 @@ class SamplingParams:
         )
 
     @property
-    def owner(self) -> str:
-        """Tenant and adapter: keys and values of one are never used for another.
-
-        A tenant may be any text; the name of an adapter holds no NUL.
-        """
-        return f"{self.adapter or ''}\0{self.tenant}"
-
-    @property
     def greedy(self) -> bool:
         """Whether decoding is greedy; no noise is used."""
         return self.temperature == 0

@@ -80,6 +80,14 @@ class PromptImages(Protocol):
         ...
 
 
+class Adapter:
+    """An adapter of a target; its backend's own class says how it is added."""
+
+    def __init__(self, key: str) -> None:
+        """`key`: names what it computes, and so the keys and values of texts."""
+        self.key = key
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A running request, the only mutable type; the engine and commit.py write it."""
@@ -110,6 +118,8 @@ class Request:
     """The token that takes the last place of an answer of max_tokens."""
     material: tuple[int, ...] = ()
     """Numbers that the model reads besides tokens, to key the noise: digests."""
+    adapter: Adapter | None = None
+    """Adapter that `params` names, kept in memory as long."""
     cached: int = 0
     """Tokens in the target's KV cache, below len(tokens). The others are *pending*."""
     rounds: int = 0
@@ -128,6 +138,15 @@ class Request:
     """Committed deltas that the caller has not read yet."""
     stats: Stats = field(default_factory=Stats)
     moments: Moments = field(default_factory=Moments)
+
+    @property
+    def owner(self) -> str:
+        """Tenant and adapter: keys and values of one are never used for another.
+
+        A tenant may be any text; the key of an adapter holds no NUL.
+        """
+        key = "" if self.adapter is None else self.adapter.key
+        return f"{key}\0{self.params.tenant}"
 
     @property
     def pending(self) -> list[int]:

@@ -21,12 +21,15 @@ from foreword_lab.bench.lineup import Weights, weights
 from foreword_lab.bench.roofline.passes import (
     BATCHES,
     CHUNK,
+    LARGE,
     PROMPTS,
     SEQUENCE,
+    SMALL,
     Pass,
     Times,
     batches,
     prompts,
+    shape_price,
 )
 from foreword_lab.bench.roofline.roof import Roof, attention, peaks, shapes, works
 from foreword_lab.bench.roofline.timing import Memory, seconds, turns
@@ -92,6 +95,8 @@ class Limit:
     batches: tuple[Pass, ...] = ()
     prompts: tuple[Pass, ...] = ()
     device: str = "cpu"
+    price: tuple[float, float] | None = None
+    """Result of `shape_price`."""
 
     @property
     def keys(self) -> int:
@@ -133,6 +138,7 @@ class Limit:
             "device": self.device,
             "batches": [one.as_json() for one in self.batches],
             "prompts": [one.as_json() for one in self.prompts],
+            "price_of_one_shape": self.price,
         }
 
 
@@ -175,7 +181,8 @@ def limits(
         first = len(results) - len(options.contexts)
         lengths = [size for size in options.lengths if size <= model.context]
         times = prompts(model, results[first].roof, lengths)
-        results[first] = replace(results[first], prompts=times)
+        price = shape_price(model, QUICK_SECONDS)
+        results[first] = replace(results[first], prompts=times, price=price)
         del model  # before the next one is built
     return results
 
@@ -355,4 +362,10 @@ def _caption(result: Limit) -> str:
         each = (f"{name} {size:,.0f}" for name, size in peaks.items())
         parts.append(f"; billions of multiply-adds a second: {', '.join(each)}")
     parts.append(f"; predictions are off by at most {result.off:.0%}")
+    if result.price is not None:
+        token, prompt = result.price
+        parts.append(
+            f"; in the one shape, a token takes {token:.2f} times a forward over "
+            f"{SMALL} rows, and a prompt {prompt:.2f} times one over {LARGE}"
+        )
     return "".join(parts)

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from foreword.model import Model, Read
+from foreword.model.executors.cuda.backend import CudaGraphBackend
 from foreword_lab.bench.roofline.roof import Roof
 from foreword_lab.bench.roofline.timing import Memory, seconds, turns
 from foreword_lab.bench.stats import Interval, median_of
@@ -18,6 +19,8 @@ PROMPTS = (128, 512, 2048)
 """Tokens of the prompts."""
 TIMES = 3
 """Readings of each prompt; one takes seconds."""
+SMALL, LARGE = 16, 512
+"""Rows of other shapes than the one: for plain decoding, and for prompts."""
 CHUNK = 512
 """Tokens of a prompt that one forward reads, as in serving."""
 SEQUENCE = 0
@@ -127,6 +130,29 @@ def prompts(model: Model, roof: Roof, lengths: Sequence[int]) -> tuple[Pass, ...
     return tuple(
         Pass.of("tokens", length, times, _least(roof, length)) for length in lengths
     )
+
+
+def shape_price(model: Model, spend: float) -> tuple[float, float] | None:
+    """Return the time of a token in the one shape of the graph backend over that in
+    SMALL rows, and of LARGE tokens of a prompt over that in LARGE rows; None on other
+    backends, and where the context is too short.
+    """
+    backend = model.backend
+    if not isinstance(backend, CudaGraphBackend) or model.context < LARGE:
+        return None
+    ids = [token % model.vocab for token in range(7, 7 + LARGE)]
+    reads = Read(SEQUENCE, LARGE - 1, ids[-1:]), Read(SEQUENCE, 0, ids)
+    several = backend.with_buckets((SMALL, LARGE))
+    for reader in (backend, several):
+        reader.open(SEQUENCE, LARGE)
+        for read in reads:
+            seconds(reader, [read])  # records it
+    ratios = [
+        [seconds(backend, [read]) / seconds(several, [read]) for read in reads]
+        for _ in turns(spend)
+    ]
+    backend.close(SEQUENCE)
+    return median(token for token, _ in ratios), median(prompt for _, prompt in ratios)
 
 
 def _chunks(length: int) -> list[tuple[int, int, int]]:

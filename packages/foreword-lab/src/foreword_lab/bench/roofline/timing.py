@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from foreword.model import Model, Read
+from foreword.model.backend import Backend
 from foreword.native import layout
 from foreword.native.compiler import SOURCES, compiled
 from foreword.native.huge_pages import Pages
@@ -52,7 +53,7 @@ def turns(spend: float) -> Iterator[int]:
         turn += 1
 
 
-def seconds(model: Model, reads: Sequence[Read]) -> float:
+def seconds(model: Model | Backend, reads: Sequence[Read]) -> float:
     """Return the seconds of one forward, until its first logit is on the host."""
     before = perf_counter()
     model.read(reads)[0, 0].item()

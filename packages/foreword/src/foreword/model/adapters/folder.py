@@ -5,6 +5,7 @@ matrices of each layer.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from jaxtyping import Float32
@@ -12,12 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from foreword.errors import words
+from foreword.errors import InvalidRequest, words
 from foreword.model.adapters.settings import LoraSettings, read_settings, refusal
 
 WEIGHTS = "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
 """Name of a matrix: its layer in the model, and which of the two it is."""
+ADAPTER = re.compile(r"\w[\w./@-]*")
+"""Names of adapters: a server's clients write NAME:METHOD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,34 @@ class LoraFolder:
     settings: LoraSettings
     pairs: Mapping[str, Pair]
     """By the name of the layer in the model."""
+
+    @property
+    def key(self) -> str:
+        """What its pairs compute: adapters of one key have equal keys and values."""
+        digest = sha256()
+        for layer, pair in sorted(self.pairs.items()):
+            digest.update(f"{layer} {pair.scale} {len(pair.down)} ".encode())
+            digest.update(pair.down.numpy().tobytes())
+            digest.update(pair.up.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+Folders = Mapping[str, LoraFolder]
+"""Adapters by name."""
+
+
+def read_adapters(folders: Mapping[str, str | Path]) -> Folders:
+    """Return the adapters of these folders, by name.
+
+    Raises InvalidRequest for a name that cannot be used, ModelError for a folder.
+    """
+    for name in folders:
+        if not ADAPTER.fullmatch(name):
+            raise InvalidRequest(
+                f"cannot name an adapter {name!r}: a name is letters, digits and any "
+                "of _ - . / @. Choose another"
+            )
+    return {name: read_folder(Path(folder)) for name, folder in folders.items()}
 
 
 def read_folder(path: Path) -> LoraFolder:

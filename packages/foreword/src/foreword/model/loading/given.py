@@ -141,17 +141,24 @@ def adapted(
     options: ModelOptions,
     adapters: Mapping[str, str | Path] | None,
 ) -> tuple[Model, Tokenizer | None]:
-    """Return what `opened` does, with adapters that sequences may be read with."""
-    if not adapters:
+    """Return what `opened` does, with adapters that sequences may be read with; None =
+    there will be none.
+    """
+    if adapters is None:
         return opened(target, tokenizer, options)
     # few targets have any
-    from foreword.model.adapters.attach import adapting, attach, read_adapters
+    from foreword.model.adapters import attach
+    from foreword.model.adapters.folder import read_adapters
 
-    options = adapting(options)
+    attach.check_backend(options)
     loras = read_adapters(adapters)
-    model, tokenizer = opened(target, tokenizer, options)
-    attach(model, loras)
-    return model, tokenizer
+    model, words = opened(target, tokenizer, options)
+    if not isinstance(target, Model):
+        slower = attach.slower(model, loras, options)
+        if slower is not None:
+            model, words = opened(target, tokenizer, slower)
+    attach.attach(model, loras)
+    return model, words
 
 
 def load_draft(source: Given, target: Model) -> Model:

@@ -7,7 +7,7 @@ import torch
 
 from foreword.errors import ModelError, words
 from foreword.model.executors.native.supported import usual
-from foreword.model.executors.registry import NATIVE, Capability
+from foreword.model.executors.registry import GRAPH, NATIVE, Capability
 from foreword.native import forward
 from foreword.options import ModelOptions
 
@@ -48,15 +48,15 @@ def check_forms(
     """Raise ModelError for forms of weights, or of keys and values, that the model's
     backend does not read.
     """
-    for what, name, form in (
-        ("weights", "weights", weights),
-        ("keys and values", "kv", kv),
+    for what, name, form, readers in (
+        ("weights", "weights", weights, (NATIVE, GRAPH)),
+        ("keys and values", "kv", kv, (NATIVE,)),
     ):
-        if form is not None and capability.backend != NATIVE:
+        if form is not None and capability.backend not in readers:
             raise ModelError(
-                f"cannot hold the {what} of {model} in {form}: only backend 'native' "
-                f"reads them, and it runs on '{capability.backend}' "
-                f"({capability.reason}). Leave '{name}' out"
+                f"cannot hold the {what} of {model} in {form}: only backend "
+                f"{' or '.join(map(repr, readers))} reads them, and it runs on "
+                f"'{capability.backend}' ({capability.reason}). Leave '{name}' out"
             )
 
 

@@ -25,6 +25,7 @@
 
 #include "layers/experts.c"
 #include "layers/layer.c"
+#include "layers/low_rank.c"
 #include "layers/norms.c"
 #include "layers/recurrent.c"
 #include "layers/rows.c"

@@ -51,6 +51,7 @@ typedef struct {
     const int64_t *reach[2];
     int64_t source;              /* rows of the source that cross-attention reads */
     const int64_t *source_pages; /* numbers of their pages */
+    const LowRank *adapter;      /* [layers, ADAPTED]; NULL = none */
 } Span;
 
 typedef struct {
@@ -85,6 +86,10 @@ typedef struct {
      * = none. */
     bf16 *unpacked;
     int64_t first_layer; /* earlier ones have run: `given` has their output */
+    /* Scratch where a span has an adapter, else NULL: [rows, most_sums] numbers of low rank, and
+     * [rows, 2 intermediate] gates and their inputs. */
+    float *sums, *halves;
+    int64_t most_sums;
 } Forward;
 
 /* A draft tree to grow (tree.c), and memory for the result. */

@@ -78,6 +78,18 @@ typedef struct {
     const float *sinks;
 } Layer;
 
+/* The packed matrices of a layer that adapters add to. */
+enum { QKV, OUT, GATE_UP, DOWN, ADAPTED };
+
+/* What an adapter adds to a packed matrix, by low rank (layers/low_rank.c). */
+typedef struct LowRank {
+    int64_t rank;         /* sums of an output */
+    int64_t count;        /* sums of a row, of all linear layers in the matrix; a multiple of 4 */
+    const float *down;    /* [count, depth] */
+    const float *up;      /* [outputs / 16, rank, 16], scaled */
+    const int32_t *first; /* [outputs / 16]: the first sum of 16 outputs; NULL = nothing is added */
+} LowRank;
+
 /* Sizes of recurrent layers. */
 typedef struct Recurrence {
     int64_t key_heads, heads, key_dim, dim; /* of the delta rule; heads = 0: none */

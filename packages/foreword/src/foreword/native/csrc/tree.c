@@ -214,7 +214,8 @@ void foreword_grow(const Model *m, const Forward *f, CoupledTree *g, float *scra
                      .parents = parents,
                      .state = text.state,
                      .source = text.source,
-                     .source_pages = text.source_pages};
+                     .source_pages = text.source_pages,
+                     .adapter = text.adapter};
         Forward next = *f;
         next.rows = next.kept = opened, next.spans = 1, next.image_layers = 0;
         next.tokens = tokens, next.positions = positions, next.keep = keep, next.span = &span;

@@ -1,8 +1,8 @@
-"""Graph backend: a Hugging Face model on CUDA in forwards of few shapes, each recorded
-once and replayed.
+"""Graph backend: a Hugging Face model on CUDA in forwards of one shape, which is
+recorded once and replayed.
 
-Only attention is not the model's own: every row uses the kernel of launch.py, so that
-prompts and draft tokens get the same arithmetic.
+Every row uses the attention of launch.py, so that prompts and draft tokens get the same
+arithmetic.
 """
 
 import warnings
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from foreword.errors import ModelError, words
+from foreword.model.executors.cuda.fused import fused_forwards
 from foreword.model.executors.cuda.launch import (
     KEPT,
     MOST,
@@ -31,11 +32,13 @@ from foreword.model.executors.cuda.launch import (
     library,
     tiled,
 )
+from foreword.model.executors.cuda.quantized import swap_in_codes
 from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.executors.torch.attention import attend as attend_spans
 from foreword.model.executors.torch.backend import PoolBackend
-from foreword.model.executors.torch.hooks import listening
+from foreword.model.executors.torch.hooks import listening, replaced_forwards
 from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
@@ -43,8 +46,12 @@ from foreword.model.kv.reads import Read, Span
 NAME = "foreword_graph"
 CAPABILITY = (8, 0)
 """Lowest compute capability with bfloat16 products."""
-BUCKETS = (16, 32, 64, 128, 256, 512)
-"""Rows of a forward with padding; the first covers plain decoding and short drafts."""
+BUCKETS = (64,)
+"""Rows of a forward with padding, and of its logits.
+
+A library chooses how it sums by the number of rows, so a text depends on no draft and
+no batch where all forwards have one shape. 64 rows stand in one tile of a product.
+"""
 
 Output = tuple[Tensor, Tensor]
 """Logits and hidden states of the rows of a bucket."""
@@ -139,6 +146,8 @@ class CudaGraphBackend(PoolBackend):
     """A backend of forwards in few shapes; padding writes to a row never read."""
 
     probed = False
+    swaps: list[Swap] | None = None
+    """Where replaced layers are noted; None = the originals are not needed again."""
 
     def __init__(
         self,
@@ -151,9 +160,9 @@ class CudaGraphBackend(PoolBackend):
         """`runner` records forwards, by default as CUDA graphs; `buckets` are the row
         counts.
 
-        Without `kernel`, attention is `attend` of the pool, which cannot be recorded:
-        `runner` must then run the work directly. Raises ModelError for a model whose
-        shapes cannot be fixed.
+        Without `kernel`, nothing is fused, and attention is `attend` of the pool, which
+        cannot be recorded: `runner` must then run the work directly. Raises ModelError
+        for a model whose shapes cannot be fixed.
         """
         super().__init__(model, adjacent=True)
         if self._rope is not None:
@@ -173,6 +182,20 @@ class CudaGraphBackend(PoolBackend):
         """Rows of the pool at the recordings; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
 
+    def with_buckets(self, buckets: tuple[int, ...]) -> "CudaGraphBackend":
+        """Return a backend of the same model with other row counts, and own pages."""
+        return CudaGraphBackend(self.model, self._runner, buckets, kernel=self._kernel)
+
+    def quantize(self, *, coding: int | None = None) -> None:
+        """Hold linear layers in this coding from now on; None = as they are. No
+        sequence may be open.
+        """
+        if coding is not None:
+            swaps = swap_in_codes(self.model, coding)
+            if self.swaps is not None:
+                self.swaps.extend(swaps)
+            self._recordings.clear()
+
     def open(
         self,
         id: int,
@@ -185,9 +208,7 @@ class CudaGraphBackend(PoolBackend):
             return super().open(id, capacity, tokens, tenant, layers)
 
     def _forwards(self, reads: Sequence[Read]) -> Sequence[Sequence[Read]]:
-        """Split reads into forwards that fit the largest bucket; draft tokens of one
-        tree stay together.
-        """
+        """Split reads, also within draft trees, into forwards of the largest bucket."""
         widest = self._buckets[-1]
         parts: list[list[Read]] = [[]]
         room = widest
@@ -196,12 +217,10 @@ class CudaGraphBackend(PoolBackend):
                 parts += [[read], []]
                 room = widest
                 continue
-            draft_tokens = max(0, len(read.parents or ()) - read.held)
             while len(read.tokens) > room:
-                first, read = _cut(
-                    read, max(0, min(room, len(read.tokens) - draft_tokens))
-                )
-                parts[-1] += [first] if first.tokens else []
+                if room:
+                    first, read = _cut(read, room)
+                    parts[-1].append(first)
                 parts.append([])
                 room = widest
             parts[-1].append(read)
@@ -210,7 +229,7 @@ class CudaGraphBackend(PoolBackend):
 
     def _wide(self, read: Read) -> bool:
         """Return whether the draft tree is too large for a row table."""
-        return len(read.parents or ()) > min(MOST, self._buckets[-1])
+        return len(read.parents or ()) > MOST
 
     def _forward(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         return (
@@ -286,10 +305,12 @@ class CudaGraphBackend(PoolBackend):
             )
         else:
             plan = Plan(self.pool, self._current, rows, self.windows)
+        fused = fused_forwards(self.model) if self._kernel else {}
         with (
+            replaced_forwards(fused),
             listening(self.model, shape.layers)
             if shape.layers
-            else nullcontext(lambda: rows[:0, None]) as captured
+            else nullcontext(lambda: rows[:0, None]) as captured,
         ):
             output = self.model(
                 input_ids=table[None, :, TOKEN].long(),
@@ -337,11 +358,27 @@ class Recorder:
 
 
 def _cut(read: Read, at: int) -> tuple[Read, Read]:
-    """Split a read into its first `at` tokens, all committed, and the rest."""
+    """Split a read into its first `at` tokens and the rest, which may both be parts of
+    its tree.
+    """
     after = len(read.tokens) - at
-    first = Read(read.id, read.past, read.tokens[:at], keep=max(0, read.keep - after))
+    committed = len(read.tokens) + read.held - len(read.parents or ())
+    keep = min(read.keep, after)
+    if at <= committed:
+        first = Read(read.id, read.past, read.tokens[:at], keep=read.keep - keep)
+        past = read.past + at
+        return first, replace(read, past=past, tokens=read.tokens[at:], keep=keep)
+    assert read.parents is not None
+    held = read.held + at - committed
+    first = replace(
+        read,
+        tokens=read.tokens[:at],
+        parents=read.parents[:held],
+        keep=read.keep - keep,
+    )
+    past = read.past + committed
     return first, replace(
-        read, past=read.past + at, tokens=read.tokens[at:], keep=min(read.keep, after)
+        read, past=past, tokens=read.tokens[at:], keep=keep, held=held
     )
 
 

@@ -7,7 +7,6 @@ from foreword.model.executors.cuda import backend as cuda
 from foreword.model.executors.registry import Order
 from foreword.model.executors.torch.attention import NAME
 from foreword.model.executors.torch.build import stateful
-from foreword.model.executors.torch.packed_linear import swap_in
 
 
 def refused(model: PreTrainedModel) -> str | None:
@@ -19,6 +18,7 @@ def refused(model: PreTrainedModel) -> str | None:
 
 def build(model: PreTrainedModel, order: Order) -> cuda.CudaGraphBackend:
     """Return the graph backend of a model, and give the model its attention."""
-    order.swaps.extend(swap_in(model))
     body(model).set_attn_implementation(NAME)  # vision parts keep their own
-    return cuda.CudaGraphBackend(model)
+    backend = cuda.CudaGraphBackend(model)
+    backend.swaps = None if order.owned else order.swaps
+    return backend

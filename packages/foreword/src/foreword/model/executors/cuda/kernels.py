@@ -28,7 +28,8 @@ MOST, SPLIT = tl.constexpr(launch.MOST), tl.constexpr(launch.SPLIT)
 
 @triton.jit
 @no_type_check
-def _product(a, b, UPCAST: tl.constexpr):
+def product(a, b, UPCAST: tl.constexpr):
+    """Return a @ b, summed in float32."""
     if UPCAST:  # the interpreter cannot multiply bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
@@ -128,7 +129,7 @@ def partial_sums(
             among = (node >= 0) & (key[None, :] < length[:, None]) & (node < MOST)
             word = tl.load(line[:, None] + words + node // 32, mask=among, other=0)
             seen = seen | (among & (((word >> (node & 31)) & 1) != 0))
-        score = _product(q, k, UPCAST) * scale
+        score = product(q, k, UPCAST) * scale
         if cap is not None:
             shrunk = tl.exp(-2 * tl.abs(score) / cap)
             # cap * tanh(score / cap)
@@ -139,7 +140,7 @@ def partial_sums(
         weight = tl.exp(score - level[:, None])
         fade = tl.exp(peak - level)
         total = total * fade + tl.sum(weight, 1)
-        summed = summed * fade[:, None] + _product(weight.to(v.dtype), v, UPCAST)
+        summed = summed * fade[:, None] + product(weight.to(v.dtype), v, UPCAST)
         peak = best
     out = (row.to(tl.int64) * (tl.num_programs(1) * GROUP) + at_head) * tl.num_programs(
         2

@@ -57,6 +57,14 @@ def library() -> ModuleType | str:
     return kernels
 
 
+@cache
+def fused_library() -> ModuleType:
+    """Return the kernels beside attention, where `library` has found Triton."""
+    from foreword.model.executors.cuda import fused_kernels
+
+    return fused_kernels
+
+
 def tiled(heads: int, kv_heads: int) -> int:
     """Return the number of rows in a tile."""
     return max(1, PRODUCTS * kv_heads // heads)
@@ -81,7 +89,7 @@ def attend(
     assert isinstance(kernels, ModuleType), kernels
     (rows, heads, dim), (words, splits, tile) = query.shape, at
     kv_heads, value_dim = values.shape[1:]
-    wide, value_wide = _power(dim), _power(value_dim)
+    wide, value_wide = power(dim), power(value_dim)
     sums = query.new_empty(rows, heads, splits, value_dim, dtype=torch.float32)
     peaks, totals = sums.new_empty(2, rows, heads, splits).unbind()
     kernels.partial_sums[rows, kv_heads, splits](
@@ -99,7 +107,7 @@ def attend(
         WIDE=wide,
         VALUE_WIDE=value_wide,
         GROUP=heads // kv_heads,
-        TILE=_power(tile * (heads // kv_heads)),
+        TILE=power(tile * (heads // kv_heads)),
         KEYS=64
         if max(wide, value_wide) * query.itemsize <= 256
         else 32,  # fits into the shared memory of a multiprocessor
@@ -114,6 +122,6 @@ def attend(
     return out
 
 
-def _power(size: int) -> int:
+def power(size: int) -> int:
     """Return the next power of two, at least 16, the smallest tile of a tensor core."""
     return max(16, 1 << (size - 1).bit_length())

@@ -98,7 +98,7 @@ class NativeExecutor(Paged[Rows]):
             memory.describe_model(model)
         self.weight_bytes = weight_bytes or self.matrices.bytes
         """Bytes of weights that are held."""
-        self._scratch = Workspace(model)
+        self.scratch = Workspace(model)
         self._tree_grower = NativeTreeGrower(self.library, model)
 
     def twin(
@@ -266,7 +266,7 @@ class NativeExecutor(Paged[Rows]):
         lm_head.norm = None
         lm_head.logit_cap = 0
         lm_head.logit_scale = 0
-        return multiplied(self.library, lm_head, self._scratch, hidden, self.threads)
+        return multiplied(self.library, lm_head, self.scratch, hidden, self.threads)
 
     @property
     def threads(self) -> int:
@@ -346,7 +346,7 @@ class NativeExecutor(Paged[Rows]):
         numbers = array("q", tokens + positions + logit_rows)
         first, size = self.alive(numbers), numbers.itemsize
         places = (first, first + count * size, first + 2 * count * size)
-        scratch = self._scratch.fit(max(count, rows), self.threads, longest)
+        scratch = self.scratch.fit(max(count, rows), self.threads, longest)
         call = forward.Forward(
             count,
             len(spans),
@@ -355,8 +355,8 @@ class NativeExecutor(Paged[Rows]):
             spans,
             logits.data_ptr(),
             *scratch,
-            routing=self._scratch.routing,
-            unpacked=self._scratch.unpacked,
+            routing=self.scratch.routing,
+            unpacked=self.scratch.unpacked,
             page=self.pool.addresses.buffer_info()[0],
         )
         for memory in self.memories:

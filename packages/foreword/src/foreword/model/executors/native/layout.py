@@ -49,6 +49,20 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
         name: [architectures.matrix(linear) for linear in parts]
         for name, parts in architectures.linears(layer).items()
     }
+    matrices = arranged(layer, weights)
+    if not architectures.routed(layer):
+        return matrices
+    from foreword.model.executors.native import experts
+
+    return matrices | experts.products(layer)
+
+
+def arranged(
+    layer: Any, weights: dict[str, list[Tensor]]
+) -> dict[str, Float[Tensor, "outputs depth"]]:
+    """Return each matrix of a layer, with the outputs of its linear layers in the order
+    of the C code.
+    """
     halves = [] if architectures.plain(layer) else weights.pop("gate_up", [])
     # Copy only if needed: the allocator keeps the memory of copies, a whole model's
     # worth.
@@ -56,12 +70,9 @@ def products(layer: Any) -> dict[str, Float[Tensor, "outputs depth"]]:
         name: parts[0] if len(parts) == 1 else torch.cat(parts)
         for name, parts in weights.items()
     }
-    if (order := architectures.order(layer)) is not None:
+    order = architectures.order(layer) if "qkv" in matrices else None
+    if order is not None:
         matrices["qkv"] = matrices["qkv"][order]
-    if architectures.routed(layer):
-        from foreword.model.executors.native import experts
-
-        return matrices | experts.products(layer)
     if not halves:
         return matrices
     gate, up = (

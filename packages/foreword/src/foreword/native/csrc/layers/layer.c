@@ -8,6 +8,7 @@
 #include "../products/product.h"
 #include "../stream.h"
 #include "experts.h"
+#include "low_rank.h"
 #include "norms.h"
 #include "recurrent.h"
 #include "rows.h"
@@ -33,6 +34,13 @@ typedef struct {
 #define QUANTIZE_ROWS(matrix, x, depth)                                                            \
     do {                                                                                           \
         if (m->coding != WHOLE) SHARE(rows, 2, r, quantize_row(m, f, matrix, x, depth, r));        \
+    } while (0)
+
+/* The same, where adapters may add to the product: they read the row before. */
+#define READY_ROWS(layer, which, x, depth)                                                         \
+    do {                                                                                           \
+        if (m->coding != WHOLE || f->sums)                                                         \
+            SHARE(rows, 2, r, ready_row(m, f, layer, which, x, depth, r));                         \
     } while (0)
 
 /* The product of all rows of `x` and a packed weight, to be stored. */
@@ -192,13 +200,13 @@ static void run_attention(Run *run, const Layer *layer) {
         times(run, f->narrow, depth, layer->qkv, wide_of(m), f->wide, layer->qkv_bias);
     const Product out = half(run, f->narrow, inner, layer->out, layer->out_bias, later);
     SHARE(rows, 4, r,
-          (attention_input(m, layer, f, r), quantize_row(m, f, layer->qkv, f->narrow, depth, r)));
-    product(&qkv, w);
+          (attention_input(m, layer, f, r), ready_row(m, f, layer, QKV, f->narrow, depth, r)));
+    adapted_product(m, f, layer, QKV, &qkv, w);
     place_rows(run, layer);
     run_units(run, layer, 0);
     if (query_stride_of(m) > m->dim) SHARE(rows, 2, r, gate_attention(m, f, r));
-    QUANTIZE_ROWS(layer->out, f->narrow, inner);
-    product(&out, w);
+    READY_ROWS(layer, OUT, f->narrow, inner);
+    adapted_product(m, f, layer, OUT, &out, w);
     if (layer->said_norm) SHARE(rows, 4, r, add_normed(m, f, layer->said_norm, r));
 }
 
@@ -211,11 +219,11 @@ static void run_mlp(const Run *run, const Layer *layer) {
     const Product out =
         half(run, gated, m->intermediate, layer->down, layer->down_bias, layer->mlp_said_norm != 0);
     SHARE(rows, 4, r,
-          (mlp_input(m, layer, f, r), quantize_row(m, f, layer->gate_up, f->narrow, m->hidden, r)));
-    product(&in, w);
+          (mlp_input(m, layer, f, r), ready_row(m, f, layer, GATE_UP, f->narrow, m->hidden, r)));
+    adapted_product(m, f, layer, GATE_UP, &in, w);
     if (m->plain) SHARE(rows * m->intermediate / LANES, 64, at, activate(m, f, gated, at));
-    QUANTIZE_ROWS(layer->down, gated, m->intermediate);
-    product(&out, w);
+    READY_ROWS(layer, DOWN, gated, m->intermediate);
+    adapted_product(m, f, layer, DOWN, &out, w);
 }
 
 /* Begin rows from their embeddings and given states. */
