@@ -42,10 +42,11 @@ def app(args: dict[str, Any]) -> Application:
     assert on_ray is not None
     target = values["target"]
     model = early.either(values["model"], target, "model")
-    more = serving.lora_folder is not None
-    loras = adapters.folders(values["lora"] or [], more=more)
+    names = values["lora"] or []
+    loras = adapters.folders(names, more=False)
+    options = {name: values[name] for name in OF_LLM}
     options = of_llm(
-        {name: values[name] for name in OF_LLM} | {"adapters": loras},
+        options | {"adapters": loras},
         *(_built(kind, values) for kind in BUNDLES),
     )
     scale, settings = on_ray.scale(options), serving.settings()
