@@ -42,8 +42,8 @@ def app(args: dict[str, Any]) -> Application:
     assert on_ray is not None
     target = values["target"]
     model = early.either(values["model"], target, "model")
-    names = values["lora"] or []
-    loras = adapters.folders(names, more=False)
+    lora = values["lora"] or []
+    loras = adapters.folders(lora, more=False)
     options = {name: values[name] for name in OF_LLM}
     options = of_llm(
         options | {"adapters": loras},
@@ -78,7 +78,7 @@ def parsed(args: Mapping[str, Any]) -> dict[str, Any]:
         return command.main(words, standalone_mode=False)
     except USAGE as error:
         raise InvalidRequest(
-            f"cannot read args: {error} See 'foreword serve --help'"
+            f"cannot read args: {error} See 'foreword serve'"
         ) from error
 
 
