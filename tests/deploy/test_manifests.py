@@ -23,6 +23,9 @@ from foreword_server.commands.serve import KEYS
 from foreword_server.routes import ROUTES
 from foreword_server.settings import Settings
 
+RAY_CLUSTER = {"enableInTreeAutoscaling", "headGroupSpec", "rayVersion"}
+RAY_CLUSTER |= {"workerGroupSpecs"}
+RAY_WORKERS = {"groupName", "replicas", "minReplicas", "maxReplicas"}
 OPEN = {route.path for route in ROUTES if route.access == "open"}
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -243,3 +246,53 @@ def test_setup_installs_what_the_image_does(task) -> None:
                 assert f'"{word}"' in image
             if word.startswith(".") or word.endswith(".txt"):
                 assert (ROOT / word).exists()
+
+
+def ray_files() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `serve deploy` gets, and the service of KubeRay."""
+    files = [DEPLOY / "ray" / f"{name}.yaml" for name in ("serve", "rayservice")]
+    plain, service = (yaml.safe_load(file.read_text()) for file in files)
+    return plain, service["spec"]
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray
+@pytest.mark.parametrize("number", [0, 1])
+def test_file_follows_the_schema_of_ray_and_names_options(number):
+    schema = pytest.importorskip("ray.serve.schema")
+    from foreword_server.cluster import build
+
+    plain, service = ray_files()
+    given = (plain, yaml.safe_load(service["serveConfigV2"]))[number]
+    schema.ServeDeploySchema.model_validate(given)
+    # Ray ignores keys that it does not know
+    assert given.keys() <= schema.ServeDeploySchema.model_fields.keys()
+    (application,) = given["applications"]
+    assert application.keys() <= schema.ServeApplicationSchema.model_fields.keys()
+    assert application["import_path"] == f"{build.__name__}:{build.app.__name__}"
+    assert build.parsed(application["args"])["drain"] == 60
+    given["applications"] *= 2
+    with pytest.raises(ValueError, match="multiple configs"):
+        schema.ServeDeploySchema.model_validate(given)
+
+
+def test_pods_of_ray_have_room_for_what_they_run():
+    """KubeRay's own fields are those of its API, ray.io/v1."""
+    service = ray_files()[1]
+    cluster = service["rayClusterConfig"]
+    head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    assert cluster.keys() == RAY_CLUSTER
+    assert workers.keys() == {*head, *RAY_WORKERS}
+    for group in (head, workers):
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        (container,) = pod["spec"]["containers"]
+        assert container["image"] == f"foreword:{VERSION}-ray"
+        assert [one["name"] for one in container["env"]] == [KEYS]
+    args = yaml.safe_load(service["serveConfigV2"])["applications"][0]["args"]
+    assert container["resources"]["limits"]["cpu"] == str(args["replica-cpus"])
+    counts = f"{workers['minReplicas']}-{workers['maxReplicas']}"
+    assert counts == args["replicas"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] > args["drain"]
+    image = (DEPLOY / "ray" / "Dockerfile").read_text()
+    assert f'"ray[serve]=={cluster["rayVersion"]}"' in image
+    assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import psutil
 import pytest
 
 from waiting import free_port, wait_for
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 STREAMS = 50
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "OTEL_SERVICE_NAME": "ours"}
 COUNT = "Count from {} on, in words."
 
 
@@ -58,7 +60,7 @@ class OnRay:
             process = subprocess.Popen(
                 [*command, *where, *options],
                 stderr=stderr,
-                env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+                env=os.environ | ENVIRONMENT,
             )
         wait_for(
             lambda: self._text.count(" on Ray") > before or process.poll() is not None,
@@ -130,10 +132,27 @@ def metric(url: str, name: str) -> float:
     return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
 
 
-def test_streams_are_drafted_and_go_over_both_replicas(served):
+def counted(node: Any) -> bool:
+    """Whether the metrics of a node have what its replica counted."""
+    url = f"http://{node.node_ip_address}:{node.metrics_export_port}/metrics"
+    return "ray_foreword_accepted_draft_tokens_total{" in httpx.get(url).text
+
+
+def environments() -> list[str | None]:
+    """Return what each process of the application has of the command's environment."""
+    return [
+        process.environ().get("OTEL_SERVICE_NAME")
+        for process in psutil.Process().children(recursive=True)
+        if "ray::ServeReplica:foreword" in str(process.as_dict(["cmdline"]))
+    ]
+
+
+def test_streams_are_drafted_and_go_over_both_replicas(served, cluster):
     texts = asyncio.run(streams(served.url))
     assert len({*texts}) > STREAMS // 2
     assert metric(served.url, "vllm:spec_decode_num_accepted_tokens_total") > 0
+    wait_for(lambda: all(map(counted, cluster.list_all_nodes()[1:])), "Ray's counts")
+    assert environments() == ["ours"] * 3  # two replicas and an ingress
     text = httpx.get(f"{served.url}/metrics").text
     assert len({*re.findall(r'replica="(\w+)"', text)} - {"router"}) == 2
 
@@ -175,6 +194,10 @@ def test_what_cannot_be_served_is_said(served, cluster, tmp_path):
     server = OnRay(cluster, tmp_path / "log")
     elsewhere, server.port = str(server.port), served.port
     for options, words in (
+        (
+            ("--replicas", "2", "--replica-timeout", "5"),
+            "of 2 replicas run. Each takes 1 CPUs and 0 GPUs",
+        ),
         (("--replica-cpus", "64"), "cannot place a replica: it takes 64 CPUs"),
         (("--replicas", "3-1"), "nor a range"),
         (("--files", str(tmp_path)), "cannot use '--files' with '--ray'"),

@@ -19,7 +19,7 @@ from foreword_server.limits import Limits
 from foreword_server.log import Log
 from foreword_server.replicas import models
 from foreword_server.replicas.app import build_router
-from foreword_server.replicas.catalog import Entry, read_catalog
+from foreword_server.replicas.catalog import Catalog, Entry, read_catalog
 from foreword_server.replicas.hosted import GIB, Hosted, at_once
 from foreword_server.replicas.models import ManyModels
 from foreword_server.replicas.places import VISIBLE
@@ -107,9 +107,9 @@ def test_models_take_turns_and_clients_see_that_the_server_lives(
     """The memory, or the GPU, holds one of them at a time, and the queue one answer."""
     monkeypatch.setenv(VISIBLE, "0")
     monkeypatch.setattr(models, "PING_SECONDS", 0.01)
-    catalog = read_catalog(folder, {"nodes": 4, "device": device})
-    options = dict(memory=int(gib * GIB), unused=0, seconds=300)
-    begin = many_models(catalog, Settings(port=0), **options)
+    entries = read_catalog(folder, {"nodes": 4, "device": device})
+    limits = dict(memory=int(gib * GIB), unused=0, seconds=300)
+    begin = many_models(Catalog(entries=entries, **limits), Settings(port=0))
 
     async def main() -> None:
         begun = await begin(Log())

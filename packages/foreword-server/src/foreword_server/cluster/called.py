@@ -100,5 +100,5 @@ class _Call:
                 (bytes(name), bytes(value)) for name, value in message["headers"]
             ]
             await self.pieces.put((message["status"], headers))
-        elif message["body"]:
+        elif message.get("body"):
             await self.pieces.put(message["body"])

@@ -36,7 +36,13 @@ class Scale:
     cpus: float | None = None
     """None: all of the smallest node's; 1 where there are GPUs."""
     gpus: float | None = None
-    """None: one, where the cluster has some."""
+    """None: one for each rank, where the cluster has some."""
+    ranks: int = 1
+    """Processes of a replica that share its weights, a GPU each. A placement group
+    would show it the GPU of one bundle alone; an actor's resources are of one node too.
+    """
+    up_seconds: float = UP_SECONDS
+    down_seconds: float = DOWN_SECONDS
 
     def counts(self, slots: int) -> dict[str, Any]:
         """Return how many replicas Ray keeps, and how many requests each one gets."""
@@ -47,8 +53,8 @@ class Scale:
             "min_replicas": self.least,
             "max_replicas": self.most,
             "target_ongoing_requests": BUSY * slots,
-            "upscale_delay_s": UP_SECONDS,
-            "downscale_delay_s": DOWN_SECONDS,
+            "upscale_delay_s": self.up_seconds,
+            "downscale_delay_s": self.down_seconds,
             "look_back_period_s": WINDOW_SECONDS,
         }
         return {**requests, "autoscaling_config": scaling}
@@ -56,16 +62,40 @@ class Scale:
     def share(self, nodes: Sequence[Mapping[str, float]]) -> tuple[float, float]:
         """Return a replica's CPUs and GPUs: every node with CPUs has room for it.
 
-        Raises InvalidRequest if no node has them.
+        Raises InvalidRequest where ranks would lack a GPU.
         """
         has_gpus = any(node.get("GPU") for node in nodes)
         gpus, cpus = self.gpus, self.cpus
         if gpus is None:
-            gpus = float(has_gpus)
+            gpus = float(has_gpus * self.ranks)
         if cpus is None:
             amounts = (node["CPU"] for node in nodes if has_room(node))
-            cpus = 1.0 if has_gpus else min(amounts, default=1.0)
-        for name, amount in (("CPU", cpus), ("GPU", gpus)):
+            least = float(self.ranks)
+            cpus = least if gpus else min(amounts, default=least)
+        if self.ranks > 1 and 0 < gpus < self.ranks:
+            raise InvalidRequest(
+                f"cannot place a replica: each of its {self.ranks} ranks takes a GPU, "
+                f"and '--replica-gpus' is {gpus:g}. Give {self.ranks}, or leave it out"
+            )
+        return cpus, gpus
+
+    def together(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """Return how many replicas a node may have."""
+        share = dict(zip(("CPU", "GPU"), self.share(nodes), strict=True))
+        rooms = [
+            min(
+                node.get(name, 0.0) // amount
+                for name, amount in share.items()
+                if amount
+            )
+            for node in nodes
+            if any(share.values())
+        ]
+        return max(1, min(self.most, int(max(rooms, default=1))))
+
+    def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        """Raise InvalidRequest if no node has room for a replica."""
+        for name, amount in zip(("CPU", "GPU"), self.share(nodes), strict=True):
             most = max(node.get(name, 0.0) for node in nodes)
             if amount > most:
                 raise InvalidRequest(
@@ -73,7 +103,6 @@ class Scale:
                     f"largest node has {most:g}. Give fewer with '--replica-"
                     f"{name.lower()}s'"
                 )
-        return cpus, gpus
 
 
 def nodes() -> list[dict[str, float]]:

@@ -4,22 +4,15 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, cast
 
 import ray
-from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.config import BackpressureConfig, RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
 
-from foreword import __version__
 from foreword.errors import InvalidRequest, words
-from foreword.settings_file import BUNDLED
 from foreword_server.cluster.address import (
     AUTO,
     FAULTS,
@@ -28,27 +21,20 @@ from foreword_server.cluster.address import (
     check_reachable,
     refuse,
 )
-from foreword_server.cluster.engine import Engine, Handle
-from foreword_server.cluster.placing import HEAD, Scale, ingresses, nodes, proxies
-from foreword_server.cluster.routing import PrefixRouter
-from foreword_server.errors import PrivatePaths
-from foreword_server.limits import Limits
-from foreword_server.log import Log
-from foreword_server.replicas.app import build_router
-from foreword_server.replicas.models import Models, Ping, no_ping
-from foreword_server.replicas.pool import Pool, Replica
+from foreword_server.cluster.application import application
+from foreword_server.cluster.placing import Scale, nodes, proxies
+from foreword_server.commands.keys import KEYS
 from foreword_server.replicas.process import Start
-from foreword_server.replicas.router import Router
-from foreword_server.replicas.serve import behind
-from foreword_server.run import log_to_stderr
 from foreword_server.settings import Settings
 
 APP = "foreword"
 """Name of the application on the cluster: the next deployment replaces it."""
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"
-ROUTING: dict[str, Any] = {"request_router_class": PrefixRouter}
-LAST_SECONDS = 10.0
-"""Seconds of a replica to end after its last answer."""
+PREFIXES = ("FOREWORD_", "OTEL_")
+QUIET = {"log_level": "WARNING"}
+DONE = ("RUNNING", "DEPLOY_FAILED", "UNHEALTHY")
+"""States of an application that no time changes."""
+POLL_SECONDS = 0.2
 REASON = re.compile(r"foreword\.errors\.\w+: (.+)")
 """An error of ours in the traceback of a replica."""
 
@@ -82,46 +68,26 @@ def deploy(start: Start, scale: Scale, *, seconds: float) -> dict[str, Any]:
     Replicas of before answer their requests to the end. `seconds`: most until one is
     ready. Raises InvalidRequest for a model that cannot be served.
     """
-    settings = start.settings
     resources = nodes()
-    cpus, gpus = scale.share(resources)
-    count = ingresses(settings, resources)
-    queue = -(-settings.queue * scale.most // count)
-    controller = _controller()
-    if controller is None:
-        _start_proxy(settings)
-    else:
-        options: Any = ray.get(controller.get_http_config.remote())
-        check_address(settings, options.host or "", options.port)
-    engine = serve.deployment(
-        name="Engine",
-        **scale.counts(start.options["slots"]),
-        max_queued_requests=queue,
-        backpressure_config=BackpressureConfig(status_code=429, retry_after_s=1),
-        request_router_config=RequestRouterConfig(**ROUTING),
-        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
-        graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
-    )(Engine)
-    node = {"resources": {HEAD: 0.001}} if count == 1 else {}
-    ingress = serve.deployment(
-        name="Ingress",
-        num_replicas=count,
-        max_ongoing_requests=10**6,
-        ray_actor_options={"num_cpus": 0, **node},
-        graceful_shutdown_timeout_s=settings.drain + LAST_SECONDS,
-    )(serve.ingress()(Ingress))
-    replica_start = replace(start, settings=behind(settings))
-    replicas = engine.bind(replica_start, __version__)
-    application = ingress.bind(replace(settings, queue=queue), start.model, replicas)
-    try:
-        handle = serve.run(
-            application,
-            name=APP,
-            route_prefix="/",
-            logging_config={"log_level": "WARNING"},
-        )
-    except RuntimeError as error:
-        raise InvalidRequest(_reason(error)) from error
+    scale.check(resources)
+    _start_proxy(start.settings)
+    is_new = APP not in serve.status().applications
+    target = serve.RunTarget(
+        target=application(start, scale, resources, environment()),
+        name=APP,
+        route_prefix="/",
+        logging_config=QUIET,
+    )
+    last = monotonic() + seconds
+    (handle,) = serve.run_many([target], wait_for_applications_running=False)
+    while (state := _state()) not in DONE:
+        if monotonic() > last:
+            if is_new:
+                serve.delete(APP)
+            raise InvalidRequest(_lacking(scale.share(resources), seconds))
+        sleep(POLL_SECONDS)
+    if state != DONE[0]:
+        raise InvalidRequest(_reason())
     return handle.about.remote().result(timeout_s=seconds)
 
 
@@ -138,17 +104,29 @@ def end(*, cluster: bool, session: Path | None = None) -> None:
         serve.delete(APP)
 
 
-def _start_proxy(settings: Settings) -> None:
-    """Start what takes connections.
-
-    Raises InvalidRequest if it does not get ready.
+def environment() -> dict[str, str]:
+    """Return the variables of this process that replicas get: a node of a running
+    cluster has others. Ray's dashboard shows them, so API keys are left out.
     """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES) and name != KEYS
+    }
+
+
+def _start_proxy(settings: Settings) -> None:
+    """Start what takes connections, if no Serve runs.
+
+    Raises InvalidRequest if it does not get ready, or has another address.
+    """
+    if (options := http_options()) is not None:
+        check_address(settings, options.host or "", options.port)
+        return
     address = {"host": settings.host.strip("[]"), "port": settings.port}
     try:
         serve.start(
-            proxy_location=proxies(settings),
-            logging_config={"log_level": "WARNING"},
-            http_options=address,
+            proxy_location=proxies(settings), logging_config=QUIET, http_options=address
         )
     except (RuntimeError, RayError) as error:
         raise InvalidRequest(
@@ -157,89 +135,38 @@ def _start_proxy(settings: Settings) -> None:
         ) from error
 
 
-def _controller() -> Any:
-    """Return the controller of the Serve that runs on the cluster; None without one."""
+def http_options() -> Any:
+    """Return the address of the Serve that runs on the cluster; None without one."""
     try:
-        return ray.get_actor(CONTROLLER, namespace="serve")
+        controller = ray.get_actor(CONTROLLER, namespace="serve")
     except ValueError:
         return None
+    return ray.get(controller.get_http_config.remote())
 
 
-def _reason(error: RuntimeError) -> str:
+def _state() -> str:
+    """Return what Ray says of the application."""
+    return serve.status().applications[APP].status
+
+
+def _lacking(share: tuple[float, float], seconds: float) -> str:
+    """Return why replicas do not run: there may be no room."""
+    states: Any = serve.status().applications[APP].deployments["Engine"].replica_states
+    free = ray.available_resources()
+    return (
+        f"cannot serve within {seconds:g} s: {states.get('RUNNING', 0)} of "
+        f"{sum(states.values())} replicas run. Each takes {share[0]:g} CPUs and "
+        f"{share[1]:g} GPUs, and {free.get('CPU', 0):g} CPUs and "
+        f"{free.get('GPU', 0):g} GPUs of the cluster are free. Add nodes, give fewer "
+        "with '--replica-cpus', or more time to load with '--replica-timeout'"
+    )
+
+
+def _reason() -> str:
     """Return why a replica could not start, in our words where it said so."""
-    application = serve.status().applications.get(APP)
-    deployments = application.deployments.values() if application else ()
-    messages = "\n".join(one.message for one in deployments)
-    reasons = REASON.findall(messages)
-    return reasons[-1] if reasons else f"cannot deploy: {error}. See the logs of Ray"
-
-
-class Ingress:
-    """A router as a deployment of Ray Serve."""
-
-    def __init__(
-        self, settings: Settings, model: str | None, engine: DeploymentHandle
-    ) -> None:
-        self._settings = settings
-        self._model = model or BUNDLED
-        self._handle = Handle(engine)
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """Return the application; Ray calls this in the replica."""
-        log_to_stderr()
-        settings = self._settings
-        router = Router(
-            settings,
-            Log(as_json=settings.log_json),
-            Limits(settings.queue, settings.concurrent, settings.rate),
-            PrivatePaths(self._model),
-            RayModel(self._handle),
-        )
-
-        async def end() -> None:
-            """Leave the replicas to Ray."""
-
-        return build_router(router, None, end)
-
-    async def about(self) -> dict[str, Any]:
-        """Return what a replica says of itself, once there is one."""
-        return await self._handle.about()
-
-
-class RayModel(Models):
-    """The only model: Ray knows its replicas, and they resolve its name."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._pool = Pool([Replica("ray", handle.ask, ready=True, several=True)])
-
-    @asynccontextmanager
-    async def lease(
-        self, name: str | None, *, load: bool = True, ping: Ping = no_ping
-    ) -> AsyncIterator[Pool]:
-        """Yield all replicas as one."""
-        yield self._pool
-
-    @property
-    def pools(self) -> dict[str, Pool]:
-        """None: Ray has metrics of its replicas."""
-        return {}
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests can be answered: Ray has them wait for a replica."""
-        return True
-
-    @property
-    def state(self) -> dict[str, dict[str, str]]:
-        """Nothing: `serve status` has it."""
-        return {}
-
-    @property
-    def restarts(self) -> int:
-        """None: Ray counts them."""
-        return 0
-
-    async def metrics(self) -> dict[str, str]:
-        """Return the metrics of each replica."""
-        return await self._handle.metrics()
+    application = serve.status().applications[APP]
+    messages = [application.message]
+    messages += [one.message for one in application.deployments.values()]
+    text = "\n".join(messages)
+    reasons = REASON.findall(text)
+    return reasons[-1] if reasons else f"cannot deploy: {text}. See the logs of Ray"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,10 @@ from foreword.errors import InvalidRequest
 from foreword_server.settings import Settings
 
 if TYPE_CHECKING:
+    from foreword_server.replicas.catalog import Catalog
     from foreword_server.replicas.serve import Begin
 
 PANEL = "Several processes"
-SHARE = 0.8
-"""Share of the memory that models loaded on demand may take by default."""
 GIB = 2**30
 UNUSED = 600.0
 """Seconds. A model that no request used for so long is unloaded by default."""
@@ -86,9 +86,10 @@ class Routing:
         Raises InvalidRequest for options that contradict each other, or a catalog that
         cannot be read.
         """
-        if self.models is not None:
-            self._check_catalog(model, settings, options)
-            return self._by_name(self.models, settings, options)
+        if (catalog := self.catalog(model, settings, options)) is not None:
+            from foreword_server.replicas.serve import many_models
+
+            return many_models(catalog, settings)
         count = self._count
         if count == 1:
             return None
@@ -104,9 +105,16 @@ class Routing:
         start = Start(model, dict(options), settings)
         return one_model(start, layout, self.timeout)
 
-    def _check_catalog(
+    def catalog(
         self, model: str | None, settings: Settings, options: Mapping[str, Any]
-    ) -> None:
+    ) -> "Catalog | None":
+        """Return the models by name; None for one model.
+
+        Raises InvalidRequest for options that contradict them, or a catalog that
+        cannot be read.
+        """
+        if self.models is None:
+            return None
         taken = {
             "MODEL": model,
             "'--lora'": options.get("adapters") or None,
@@ -119,19 +127,11 @@ class Routing:
                     f"cannot use '--models' with {name}: each model has its own. "
                     "Write it into the file of models"
                 )
+        from foreword_server.replicas.catalog import Catalog, read_catalog
 
-    def _by_name(
-        self, path: Path, settings: Settings, options: Mapping[str, Any]
-    ) -> "Begin":
-        from foreword_server.replicas.catalog import read_catalog
-        from foreword_server.replicas.hosted import machine_memory
-        from foreword_server.replicas.serve import many_models
-
-        memory = SHARE * machine_memory() if self.memory is None else self.memory * GIB
-        return many_models(
-            read_catalog(path, options),
-            settings,
-            memory=int(memory),
+        return Catalog(
+            entries=read_catalog(self.models.absolute(), options),
+            memory=None if self.memory is None else int(self.memory * GIB),
             unused=UNUSED if self.unused is None else self.unused,
             seconds=self.timeout,
         )
@@ -158,3 +158,12 @@ def refuse(options: object, reason: str, *names: str) -> None:
         if (value := getattr(options, name)) is not None and value is not False:
             option = name.replace("_", "-")
             raise InvalidRequest(f"cannot use '--{option}' {reason}. Leave it out")
+
+
+def number(option: str, value: float) -> float:
+    """Return a number. Raises InvalidRequest for infinity and NaN."""
+    if not isfinite(value):
+        raise InvalidRequest(
+            f"cannot use {option} {value}: it must be a number. Give another"
+        )
+    return value

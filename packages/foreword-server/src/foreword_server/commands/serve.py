@@ -1,9 +1,9 @@
 """`foreword serve`: an HTTP server for OpenAI's and Anthropic's clients."""
 
 import socket
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,10 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import SamplingValues, bundled, permitted
-from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
 from foreword_server.commands import adapters, kept_files, on_ray, routing
 from foreword_server.commands.keys import KEYS, api_keys
+from foreword_server.commands.routing import number
 from foreword_server.settings import MEBIBYTE, Settings, hashed
 from foreword_server.telemetry.asked import check_traces
 
@@ -206,24 +206,24 @@ class Serving:
             names = ("replica_cpus", "replica_gpus", "detach")
             routing.refuse(self, "without '--ray'", *names)
             return None
-        routing.refuse(self, "with '--ray': a cluster serves one model", "models")
         return on_ray.OnRay(
             address=self.ray,
             replicas=self.replicas,
             cpus=self.replica_cpus,
             gpus=self.replica_gpus,
             detach=self.detach,
-            seconds=_number("--replica-timeout", self.replica_timeout),
+            seconds=number("--replica-timeout", self.replica_timeout),
+            routing=replace(self.routing(), replicas=None),
         )
 
     def routing(self) -> routing.Routing:
         """Return which processes serve."""
         return routing.Routing(
             replicas=self.replicas,
-            timeout=_number("--replica-timeout", self.replica_timeout),
+            timeout=number("--replica-timeout", self.replica_timeout),
             models=self.models,
             memory=self.models_memory,
-            unused=self.unload_after and _number("--unload-after", self.unload_after),
+            unused=self.unload_after and number("--unload-after", self.unload_after),
         )
 
     @property
@@ -231,7 +231,7 @@ class Serving:
         """Bytes that the files of one key may take; None: the default."""
         if self.max_stored is None:
             return None
-        return int(_number("--max-stored", self.max_stored) * MEBIBYTE)
+        return int(number("--max-stored", self.max_stored) * MEBIBYTE)
 
     def settings(self) -> Settings:
         """Return the settings. Raises InvalidRequest for a contradiction."""
@@ -241,25 +241,25 @@ class Serving:
             name=self.served_model_name,
             keys=hashed(api_keys(self.api_key_file)),
             queue=self.queue,
-            body=int(_number("--max-body", self.max_body) * MEBIBYTE),
+            body=int(number("--max-body", self.max_body) * MEBIBYTE),
             files=self.files,
             prefix_folder=self.prefix_folder,
             adapters=self.lora_folder,
-            file=int(_number("--max-file", self.max_file) * MEBIBYTE),
+            file=int(number("--max-file", self.max_file) * MEBIBYTE),
             stored=self._stored,
             batches=self.max_batches,
-            sound=_number("--max-audio", self.max_audio),
+            sound=number("--max-audio", self.max_audio),
             context=self.max_model_len,
             concurrent=self.max_per_key,
-            rate=None if self.rate is None else _number("--rate", self.rate),
+            rate=None if self.rate is None else number("--rate", self.rate),
             tool_format=self.tool_format,
             reasoning=self.reasoning_tags,
             any_model=self.any_model,
             sanitize=self.sanitize,
             origins=tuple(self.cors_origin or ()),
             hosts=tuple(name.lower() for name in self.allowed_host or ()),
-            leave=_number("--leave-after", self.leave_after),
-            drain=_number("--drain", self.drain),
+            leave=number("--leave-after", self.leave_after),
+            drain=number("--drain", self.drain),
             public_metrics=self.public_metrics,
             resume=self.resume,
             log_json=self.log_json,
@@ -293,12 +293,10 @@ def serve(
     model = early.either(model, target, "--model")
     check_traces()
     scheduling = dict(slots=slots, chunk=chunk, read_ms=read_ms)
-    scheduling |= {"cache_tokens": cache_tokens}
-    options_ = scheduling | keywords(loading) | keywords(drafting)
-    draft = permitted(model, draft)
-    loras = adapters.folders(lora or [], more=serving.lora_folder is not None)
-    options_ |= {"draft": draft, "adapters": loras}
-    options_ |= {"generation_config": sampling.defaults()}
+    more = serving.lora_folder is not None
+    scheduling |= {"cache_tokens": cache_tokens, "draft": permitted(model, draft)}
+    scheduling |= {"adapters": adapters.folders(lora or [], more=more)}
+    options_ = of_llm(scheduling, sampling, loading, drafting)
     settings = serving.settings()
     if (cluster := serving.on_ray()) is not None:
         cluster.serve(model, settings, options_)
@@ -367,10 +365,11 @@ def _serve(
         serve(service, listener, ready, quiet=quiet)
 
 
-def _number(option: str, value: float) -> float:
-    """Return a number. Raises InvalidRequest for infinity and NaN."""
-    if not isfinite(value):
-        raise InvalidRequest(
-            f"cannot use {option} {value}: it must be a number. Give another"
-        )
-    return value
+def of_llm(
+    values: Mapping[str, Any], sampling: SamplingValues, *bundles: Any
+) -> dict[str, Any]:
+    """Return keyword arguments of LLM."""
+    more = {"generation_config": sampling.defaults()}
+    for bundle in bundles:
+        more |= keywords(bundle)
+    return {**values, **more}

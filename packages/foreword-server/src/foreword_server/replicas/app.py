@@ -105,13 +105,14 @@ def _add_models(routes: APIRouter, models: ManyModels) -> None:
     def about(name: str, http_request: Request) -> dict[str, Any]:
         hosted = models.named(name)
         entry = hosted.entry
+        status = {"value": hosted.status}
         return described(
             name,
             hosted.created,
             http_request,
             root=entry.name,
             parent=None if name == entry.name else entry.name,
-            status={"value": hosted.status},
+            **({"status": status} if models.has_status else {}),
         )
 
     @routes.get("/v1/models")

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -65,6 +65,21 @@ class Entry:
         draft = self.options.get("draft")
         paths = [self.model, *([draft] if isinstance(draft, str) else [])]
         return sum(map(_size, paths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Models that are loaded by name, and how many at a time."""
+
+    entries: Sequence[Entry]
+    memory: int | None = None
+    """Bytes for all that are loaded. None: most of the machine's."""
+    sharers: int = 1
+    """Servers on the machine that each have such models."""
+    unused: float
+    """Seconds after which one is unloaded; 0: never."""
+    seconds: float
+    """Most until one is ready."""
 
 
 def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
@@ -180,10 +195,10 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
     options = {key: value for key, value in table.items() if key not in OWN}
     for key in ("draft", "adapters"):
         if key in table:
-            options[key] = _beside(path, table[key])
+            options[key] = beside(path, table[key])
     return Entry(
         name=name,
-        model=_beside(path, table["model"]),
+        model=beside(path, table["model"]),
         options=options,
         replicas=table.get("replicas", 1),
         keep=table.get("keep", False),
@@ -200,10 +215,10 @@ def _check_there(path: Path, where: str, model: str) -> None:
         )
 
 
-def _beside(path: Path, value: Any) -> Any:
+def beside(path: Path, value: Any) -> Any:
     """Return paths as they are meant: beside the file that names them."""
     if isinstance(value, dict):
-        return {name: _beside(path, one) for name, one in value.items()}
+        return {name: beside(path, one) for name, one in value.items()}
     near = path.parent / Path(str(value)).expanduser()
     return str(near) if near.exists() else value
 

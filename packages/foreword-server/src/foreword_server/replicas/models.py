@@ -79,6 +79,9 @@ class Models(Protocol):
 class ManyModels(Models):
     """Models that are loaded on demand."""
 
+    has_status = True
+    """Whether it knows which are loaded."""
+
     def __init__(
         self,
         entries: Sequence[Entry],

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2 as httpx
 
 from foreword.errors import ForewordError, InvalidRequest
+from foreword_server.replicas.catalog import Catalog
 from foreword_server.replicas.child import run
 from foreword_server.replicas.places import Place
 from foreword_server.replicas.pool import Answered, Asked, Lost, Unreachable
@@ -39,6 +40,8 @@ class Start:
     options: dict[str, Any]
     """Keyword arguments of LLM."""
     settings: Settings
+    catalog: Catalog | None = None
+    """Models by name, on Ray, in place of one; the options hold for each."""
 
 
 class NotReady(ForewordError):

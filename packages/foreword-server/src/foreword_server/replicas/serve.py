@@ -16,8 +16,8 @@ from foreword_server.errors import PrivatePaths
 from foreword_server.limits import Limits
 from foreword_server.log import Log
 from foreword_server.replicas.app import build_answers, build_router
-from foreword_server.replicas.catalog import Entry
-from foreword_server.replicas.hosted import at_once
+from foreword_server.replicas.catalog import Catalog, Entry
+from foreword_server.replicas.hosted import at_once, machine_memory
 from foreword_server.replicas.models import ManyModels, Models, Ping, no_ping
 from foreword_server.replicas.places import Place, has_gpus, places
 from foreword_server.replicas.pool import Pool
@@ -29,6 +29,8 @@ from foreword_server.settings import Settings
 
 DESCRIPTORS = 2
 """Descriptors of each request: to its client and to a replica."""
+SHARE = 0.8
+"""Share of the memory that models loaded on demand may take by default."""
 WIDTH = 16
 """Requests of a batch at a time, where its model is loaded on demand."""
 
@@ -104,22 +106,14 @@ def one_model(start: Start, layout: Sequence[Place], seconds: float) -> Begin:
     return begin
 
 
-def many_models(
-    entries: Sequence[Entry],
-    settings: Settings,
-    *,
-    memory: int,
-    unused: float,
-    seconds: float,
-) -> Begin:
-    """Return what starts the models of a catalog that stay.
-
-    `memory`: bytes for all that are loaded. `unused`: seconds after which one is
-    unloaded; 0: never. `seconds`: most until one is ready.
-    """
+def many_models(catalog: Catalog, settings: Settings) -> Begin:
+    """Return what starts the models of a catalog that stay."""
+    entries, memory = catalog.entries, catalog.memory
+    if memory is None:
+        memory = int(SHARE * machine_memory() / catalog.sharers)
 
     async def begin(log: Log) -> Begun:
-        sharers = at_once(entries, memory)
+        sharers = catalog.sharers * at_once(entries, memory)
 
         def supervised(entry: Entry) -> Supervisor:
             replica_settings = replace(behind(settings), name=entry.name)
@@ -130,14 +124,14 @@ def many_models(
             )
             start = Start(entry.source, entry.options, replica_settings)
             layout = [replace(one, sharers=sharers) for one in layout]
-            return Supervisor(start, layout, seconds, log)
+            return Supervisor(start, layout, catalog.seconds, log)
 
         models = ManyModels(
             entries,
             supervised,
             log,
             memory=memory,
-            seconds=unused,
+            seconds=catalog.unused,
             gpus=has_gpus(),
             any_model=settings.any_model,
         )
