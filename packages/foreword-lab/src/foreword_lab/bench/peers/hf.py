@@ -1,5 +1,5 @@
-"""Baselines of transformers: generate, assisted generation and prompt lookup, with
-unmodified weights and code.
+"""Baselines of transformers: generate, assisted generation, prompt lookup and compiled
+generation, with unmodified weights and code.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,16 +9,25 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import (
+    CompileConfig,
+    PreTrainedModel,
+    StaticCache,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from foreword.errors import InvalidRequest
 from foreword.model.seq2seq import Seq2Seq
+from foreword_lab.bench.peers.engines import COMPILED
 from foreword_lab.bench.records import BenchRequest, Trial
 
 GENERATE = "transformers.generate"
 ASSISTED = "transformers.assisted"
 LOOKUP = "transformers.lookup"
-NAMES = (GENERATE, ASSISTED, LOOKUP)
+USUAL = (GENERATE, ASSISTED, LOOKUP)
+"""Measured by default."""
+NAMES = (*USUAL, COMPILED)
 
 ASSISTANT: dict[str, Any] = {
     "num_assistant_tokens": 20,
@@ -29,6 +38,23 @@ ASSISTANT: dict[str, Any] = {
 (3, 5, 8) was faster beyond the noise, and drafting without the threshold was slower."""
 LOOKED_UP = 10
 """Tokens that prompt lookup copies; the value in transformers' documentation."""
+STATIC = 1024
+"""Tokens. Least length of a static cache: another length is compiled anew."""
+
+
+class _Clock(StoppingCriteria):
+    """The time after each pass, which it never stops. A hook of the model would be part
+    of what is compiled.
+    """
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+        if not self.ends and input_ids.is_cuda:
+            torch.cuda.synchronize(input_ids.device)
+        self.ends.append(perf_counter())
+        return input_ids.new_zeros(len(input_ids), dtype=torch.bool)
 
 
 class TransformersEntry:
@@ -43,8 +69,10 @@ class TransformersEntry:
         rules = Seq2Seq.of(target, name)
         self._start = None if rules is None else len(rules.start)
         self._device = target.device
-        self._ends: list[float] = []
-        target.register_forward_hook(self._count)
+
+    def extra(self, length: int) -> Mapping[str, Any]:
+        """Return the mode's arguments of `generate` for so many tokens."""
+        return self._extra
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer a request; above temperature 0 transformers samples from the seed."""
@@ -57,7 +85,7 @@ class TransformersEntry:
                 "top_p": 1.0,
             }
         prompt = torch.tensor([request.prompt], device=self._device)
-        self._ends.clear()
+        clock, extra = _Clock(), self.extra(len(request.prompt) + request.max_tokens)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)
             started = perf_counter()
@@ -66,16 +94,37 @@ class TransformersEntry:
                 attention_mask=torch.ones_like(prompt),
                 # a forced first token counts there
                 max_new_tokens=request.max_tokens + (self._start or 1) - 1,
+                stopping_criteria=StoppingCriteriaList([clock]),
                 **sampling,
-                **self._extra,
+                **extra,
             )
+            text = written[0].tolist()  # waits for the device
             seconds = perf_counter() - started
         begin = prompt.shape[1] if self._start is None else self._start
-        tokens, ends = written[0, begin:].tolist(), self._ends
-        return Trial(tokens, seconds, len(ends), first=ends[0] - started)
+        first = clock.ends[0] - started
+        return Trial(text[begin:], seconds, len(clock.ends), first=first)
 
-    def _count(self, *_: object) -> None:
-        self._ends.append(perf_counter())
+
+class CompiledEntry(TransformersEntry):
+    """Generation by a compiled forward, on a static cache that all requests share."""
+
+    def __init__(self, target: PreTrainedModel) -> None:
+        compiling = CompileConfig()
+        compiling._compile_all_devices = cast(Any, True)  # on a CPU too
+        super().__init__(COMPILED, target, {"compile_config": compiling})
+        self._config = target.config
+        self._room = STATIC
+        self._cache = StaticCache(self._config, self._room)
+
+    def extra(self, length: int) -> Mapping[str, Any]:
+        """Return the arguments, with the emptied cache, which is made anew for a text
+        that is longer.
+        """
+        if length > self._room:
+            self._room = 1 << (length - 1).bit_length()
+            self._cache = StaticCache(self._config, self._room)
+        self._cache.reset()
+        return {**self._extra, "past_key_values": self._cache}
 
 
 def entry(
@@ -90,6 +139,8 @@ def entry(
         return TransformersEntry(
             LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP}
         )
+    if name == COMPILED:
+        return CompiledEntry(target)
     if name == GENERATE:
         return TransformersEntry(GENERATE, target)
     if draft is None:
