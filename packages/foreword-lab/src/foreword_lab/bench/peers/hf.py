@@ -38,6 +38,8 @@ ASSISTANT: dict[str, Any] = {
 (3, 5, 8) was faster beyond the noise, and drafting without the threshold was slower."""
 LOOKED_UP = 10
 """Tokens that prompt lookup copies; the value in transformers' documentation."""
+BACKEND = "inductor"
+"""What torch.compile compiles with: its default."""
 STATIC = 1024
 """Tokens. Least length of a static cache: another length is compiled anew."""
 
@@ -109,7 +111,7 @@ class CompiledEntry(TransformersEntry):
     """Generation by a compiled forward, on a static cache that all requests share."""
 
     def __init__(self, target: PreTrainedModel) -> None:
-        compiling = CompileConfig()
+        compiling = CompileConfig(backend=BACKEND)
         compiling._compile_all_devices = cast(Any, True)  # on a CPU too
         super().__init__(COMPILED, target, {"compile_config": compiling})
         self._config = target.config
