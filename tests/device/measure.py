@@ -3,122 +3,141 @@
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from string import Template
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import IO, Any
 
-from steps import Step, steps
-
 ROOT = Path(__file__).parents[2]
+STEPS = Path(__file__).with_name("steps.txt")
 TAIL = 3000
-"""Characters of the output of a step that failed."""
-NVIDIA = "name,driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit"
+"""Characters kept of the output of a step."""
+SLOWER = 4
+"""Times the limits on a CPU."""
+GPU = "nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader"
+EVERYWHERE = {
+    "FREE": "--method ngram --method lm",
+    "HEADS": "--method eagle --method mtp --method dspark",
+}
+FULL = {
+    "PROMPTS": "--limit-prompts 3 --max-tokens 64",
+    "REQUESTS": "--limit-prompts 32 --max-tokens 64",
+    "COUNT": "32",
+    "BATCHES": "1,8,32",
+    "HEATS": "-t 0 -t 1",
+    "SMALL_SHAPE": "llama-1b",
+    "SMALL": "--inflate llama-1b",
+    "LARGE_SHAPE": "llama-8b",
+    "LARGE": "--inflate llama-8b",
+    "TESTS": "-m '' tests/guarantees/test_gpu.py tests/model/cuda "
+    "tests/train/test_job.py::test_it_learns_on_a_gpu",
+}
+TINY = {
+    "PROMPTS": "--limit-prompts 1 --max-tokens 4",
+    "REQUESTS": "--limit-prompts 2 --max-tokens 4",
+    "COUNT": "2",
+    "BATCHES": "1,2",
+    "HEATS": "-t 0",
+    "SMALL_SHAPE": "family",
+    "SMALL": "",
+    "LARGE_SHAPE": "family",
+    "LARGE": "",
+    "TESTS": "tests/model/cuda/test_sheet.py",
+}
+"""What the variables are on a CPU: every command line is tried."""
 
 
 def main() -> int:
-    """Run the named steps, by default all. Returns 1 if one of them failed."""
+    """Run the named steps, by default all. Return 1 if one of them was not done."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="Steps. Default: all.")
-    parser.add_argument("--list", action="store_true", help="Print the commands only.")
+    parser.add_argument("--list", action="store_true", help="Print the steps only.")
     parser.add_argument("--site", type=Path, help="Folder for metadata of packages.")
     asked = parser.parse_args()
-    device, out = os.environ.get("DEVICE", "cuda"), Path(os.environ.get("OUT", "."))
-    chosen = [one for one in steps(device) if one.name in asked.names or not asked.names]
+    device, out = os.environ["DEVICE"], Path(os.environ["OUT"])
+    variables = EVERYWHERE | {"DEVICE": device} | (TINY if device == "cpu" else FULL)
+    text = Template(STEPS.read_text(encoding="utf-8"))
+    lines = [
+        shlex.split(one, comments=True)
+        for one in text.substitute(variables).splitlines()
+    ]
+    chosen = [
+        one for one in lines if one and (one[0] in asked.names or not asked.names)
+    ]
     if asked.list:
-        for step in chosen:
-            print(step.name, f"{step.seconds:g}", *step.command(Path("JSON")))
+        sys.stdout.writelines(shlex.join(one) + "\n" for one in chosen)
         return 0
-    ends = monotonic() + float(os.environ.get("LIMIT_S", "570"))
+    describe(asked.site)
+    ends = monotonic() + float(os.environ["LIMIT_S"])
     out.mkdir(parents=True, exist_ok=True)
-    if asked.site is not None:
-        describe(asked.site)
-    summary = {"device": device, "gpu": gpu(), "steps": (done := [])}
+    steps: list[dict[str, Any]] = []
+    summary = {"device": device, "gpu": subprocess.getoutput(GPU), "steps": steps}
     with (out / "log.txt").open("w", encoding="utf-8") as log:
-        for step in chosen:
-            done.append(outcome := run(step, ends - monotonic(), log))
-            write(out / "summary.json", summary)
-            print(outcome["state"], step.name, outcome.get("seconds", ""), flush=True)
-    return int(any(one["state"] != "done" for one in done))
+        for name, seconds, *words in chosen:
+            limit = float(seconds) * (SLOWER if device == "cpu" else 1)
+            left = ends - monotonic()
+            steps.append({"name": name, "words": words, "left": round(left, 1)})
+            steps[-1] |= (
+                run(words, min(limit, left), log)
+                if left > limit / 2
+                else {"state": "skipped"}
+            )
+            part = out / "summary.part"
+            part.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+            part.replace(out / "summary.json")
+            sys.stdout.write(f"{steps[-1]['state']} {name}\n")
+    return int(any(one["state"] != "done" for one in steps))
 
 
-def run(step: Step, left: float, log: IO[str]) -> dict[str, Any]:
-    """Run a step within its limit and the seconds that are left."""
-    if left < step.seconds / 2:
-        return {"name": step.name, "state": "skipped", "left": round(left, 1)}
+def run(words: list[str], limit: float, log: IO[str]) -> dict[str, Any]:
+    """Run a step, with all that it starts, within this many seconds."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
-        command = step.command(file)
+        command = [sys.executable, "-m", "foreword", *words, "--json", str(file)]
+        if words[0] == "python":
+            command = [sys.executable, *words[1:]]
         started, begins = monotonic(), log.tell()
-        log.write(f"\n== {' '.join(command)}\n")
-        log.flush()
-        code = finished(command, min(step.seconds, left), log)
-        result: dict[str, Any] = {
-            "name": step.name,
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"RESULT": str(file)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code = None
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(limit)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        output = Path(log.name).read_bytes()[begins:].decode(errors="replace")
+        result = None
+        with suppress(OSError, ValueError):  # it wrote none, or was ended as it did
+            result = json.loads(file.read_bytes())
+        return {
             "state": {0: "done", None: "timed out"}.get(code, "failed"),
             "code": code,
             "seconds": round(monotonic() - started, 1),
-            "words": list(step.words),
+            "result": result,
+            "tail": output[-TAIL:],
         }
-        if file.exists() and file.stat().st_size:
-            result["result"] = json.loads(file.read_text(encoding="utf-8"))
-        if code != 0:
-            output = Path(log.name).read_bytes()[begins:]
-            result["tail"] = output.decode(errors="replace")[-TAIL:]
-        return result
-
-
-def finished(command: list[str], seconds: float, log: IO[str]) -> int | None:
-    """Run a command with all that it starts; return its exit code, None if it was
-    ended for its time.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-
-
-def write(file: Path, value: object) -> None:
-    """Replace a file by this value as JSON."""
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
-
-
-def gpu() -> list[str]:
-    """Return what the driver says about each GPU; nothing without one."""
-    command = ["nvidia-smi", f"--query-gpu={NVIDIA}", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return said.stdout.splitlines()
 
 
 def describe(site: Path) -> None:
     """Write the metadata of our packages that are not installed: commands are found by
     their entry points.
     """
-    for file in sorted(ROOT.glob("packages/*/pyproject.toml")):
+    for file in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         name, number = project["name"], project["version"]
         try:
@@ -126,15 +145,13 @@ def describe(site: Path) -> None:
         except PackageNotFoundError:
             folder = site / f"{name.replace('-', '_')}-{number}.dist-info"
             folder.mkdir()
-            words = f"Metadata-Version: 2.4\nName: {name}\nVersion: {number}\n"
-            (folder / "METADATA").write_text(words, encoding="utf-8")
-            points = [
-                line
+            head = f"Metadata-Version: 2.4\nName: {name}\nVersion: {number}\n"
+            (folder / "METADATA").write_text(head, encoding="utf-8")
+            points = "".join(
+                f"[{group}]\n" + "".join(f"{key} = {entries[key]}\n" for key in entries)
                 for group, entries in project.get("entry-points", {}).items()
-                for line in (f"[{group}]", *(f"{k} = {v}" for k, v in entries.items()))
-            ]
-            text = "\n".join([*points, ""])
-            (folder / "entry_points.txt").write_text(text, encoding="utf-8")
+            )
+            (folder / "entry_points.txt").write_text(points, encoding="utf-8")
 
 
 if __name__ == "__main__":

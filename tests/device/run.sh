@@ -3,8 +3,8 @@
 #
 # The machine needs no network. It needs a C compiler and a Python from 3.11 on that has
 # torch with CUDA (2.11 or newer), triton, transformers (5.16 or newer), jaxtyping, numpy,
-# rich, safetensors and typer; for the tests pytest, pytest-timeout, hypothesis and beartype;
-# for the servers fastapi, uvicorn, prometheus-client, python-multipart and httpx2, and
+# rich, safetensors and typer; for the tests pytest, pytest-timeout and hypothesis; for the
+# servers fastapi, uvicorn, prometheus-client, python-multipart and httpx2, and
 # openai and accelerate for the one of transformers. A step that lacks a package fails alone.
 # Packages can travel as wheels, with all that they need, in the folder WHEELS: they are
 # installed into a folder of this run. Foreword itself runs from the checkout.
@@ -15,7 +15,7 @@
 #   WHEELS   folder of wheels (.whl)
 #   PYTHON   the Python (python3)
 #
-# Arguments go to measure.py: names of steps, or --list.
+# Arguments: names of steps (steps.txt), by default all; or --list.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 PYTHON=${PYTHON:-python3}

@@ -5,7 +5,7 @@ generation, with unmodified weights and code.
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from transformers import (
     CompileConfig,
     PreTrainedModel,
     StaticCache,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 
@@ -44,37 +43,23 @@ STATIC = 1024
 """Tokens. Least length of a static cache: another length is compiled anew."""
 
 
-class _Clock(StoppingCriteria):
-    """The time after each pass, which it never stops. A hook of the model would be part
-    of what is compiled.
-    """
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
-        if not self.ends and input_ids.is_cuda:
-            torch.cuda.synchronize(input_ids.device)
-        self.ends.append(perf_counter())
-        return input_ids.new_zeros(len(input_ids), dtype=torch.bool)
+Extra: TypeAlias = Callable[[int], Mapping[str, Any]]
+"""Arguments of a mode, for a text of so many tokens."""
 
 
 class TransformersEntry:
     """One decoding mode of transformers, timed from token ids to token ids."""
 
     def __init__(
-        self, name: str, target: PreTrainedModel, extra: Mapping[str, Any] | None = None
+        self, name: str, target: PreTrainedModel, extra: Extra = lambda _: {}
     ) -> None:
         self.name = name
         self._generate: Callable[..., Tensor] = cast(Any, target).generate
-        self._extra = dict(extra or {})
+        self._extra = extra
         rules = Seq2Seq.of(target, name)
         self._start = None if rules is None else len(rules.start)
         self._device = target.device
-
-    def extra(self, length: int) -> Mapping[str, Any]:
-        """Return the mode's arguments of `generate` for so many tokens."""
-        return self._extra
+        self._ends: list[float] = []
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer a request; above temperature 0 transformers samples from the seed."""
@@ -87,7 +72,8 @@ class TransformersEntry:
                 "top_p": 1.0,
             }
         prompt = torch.tensor([request.prompt], device=self._device)
-        clock, extra = _Clock(), self.extra(len(request.prompt) + request.max_tokens)
+        extra = self._extra(len(request.prompt) + request.max_tokens)
+        self._ends.clear()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)
             started = perf_counter()
@@ -96,37 +82,42 @@ class TransformersEntry:
                 attention_mask=torch.ones_like(prompt),
                 # a forced first token counts there
                 max_new_tokens=request.max_tokens + (self._start or 1) - 1,
-                stopping_criteria=StoppingCriteriaList([clock]),
+                stopping_criteria=StoppingCriteriaList([self._count]),
                 **sampling,
                 **extra,
             )
             text = written[0].tolist()  # waits for the device
             seconds = perf_counter() - started
         begin = prompt.shape[1] if self._start is None else self._start
-        first = clock.ends[0] - started
-        return Trial(text[begin:], seconds, len(clock.ends), first=first)
+        first = self._ends[0] - started
+        return Trial(text[begin:], seconds, len(self._ends), first=first)
 
-
-class CompiledEntry(TransformersEntry):
-    """Generation by a compiled forward, on a static cache that all requests share."""
-
-    def __init__(self, target: PreTrainedModel) -> None:
-        compiling = CompileConfig(backend=BACKEND)
-        compiling._compile_all_devices = cast(Any, True)  # on a CPU too
-        super().__init__(COMPILED, target, {"compile_config": compiling})
-        self._config = target.config
-        self._room = STATIC
-        self._cache = StaticCache(self._config, self._room)
-
-    def extra(self, length: int) -> Mapping[str, Any]:
-        """Return the arguments, with the emptied cache, which is made anew for a text
-        that is longer.
+    def _count(self, ids: Tensor, *_: object) -> Tensor:
+        """Note the time after a pass, and stop nothing. A hook of the model would be
+        part of what is compiled.
         """
-        if length > self._room:
-            self._room = 1 << (length - 1).bit_length()
-            self._cache = StaticCache(self._config, self._room)
-        self._cache.reset()
-        return {**self._extra, "past_key_values": self._cache}
+        if ids.is_cuda and not self._ends:
+            torch.cuda.synchronize(ids.device)
+        self._ends.append(perf_counter())
+        return ids.new_zeros(len(ids), dtype=torch.bool)
+
+
+def compiled(target: PreTrainedModel) -> Extra:
+    """Return the arguments of compiled generation, on a static cache that all texts
+    share; one that is longer gets another.
+    """
+    compiling = CompileConfig(backend=BACKEND)
+    compiling._compile_all_devices = cast(Any, True)  # on a CPU too
+    caches: dict[int, StaticCache] = {}
+
+    def extra(length: int) -> Mapping[str, Any]:
+        room = max(STATIC, 1 << (length - 1).bit_length())
+        if room not in caches:
+            caches[room] = StaticCache(target.config, room)
+        caches[room].reset()
+        return {"compile_config": compiling, "past_key_values": caches[room]}
+
+    return extra
 
 
 def entry(
@@ -138,11 +129,10 @@ def entry(
     Raises InvalidRequest where it needs one and there is none.
     """
     if name == LOOKUP:
-        return TransformersEntry(
-            LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP}
-        )
+        lookup = {"prompt_lookup_num_tokens": LOOKED_UP}
+        return TransformersEntry(LOOKUP, target, lambda _: lookup)
     if name == COMPILED:
-        return CompiledEntry(target)
+        return TransformersEntry(COMPILED, target, compiled(target))
     if name == GENERATE:
         return TransformersEntry(GENERATE, target)
     if draft is None:
@@ -150,7 +140,7 @@ def entry(
     assistant = draft()
     if assistant.generation_config is not None:
         assistant.generation_config.update(**ASSISTANT)
-    return TransformersEntry(ASSISTED, target, {"assistant_model": assistant})
+    return TransformersEntry(ASSISTED, target, lambda _: {"assistant_model": assistant})
 
 
 def settings() -> dict[str, Any]:
