@@ -32,7 +32,8 @@ class TwoDevices(TorchFunctionMode):
         if devices:
             there = ELSEWHERE in devices
         elif func in CROSSES:
-            there = isinstance(args[0], Elsewhere)
+            given = [one for one in args[:2] if isinstance(one, torch.Tensor)]
+            there = isinstance(given[-1 if func is torch.Tensor.to else 0], Elsewhere)
         args, kwargs = tree_map(plain, (args, kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return tree_map(tagged if there else plain, func(*args, **kwargs))
