@@ -30,7 +30,7 @@ def run_script(folder: Path, *words: str, **variables: str):
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_every_step_is_a_command_that_exists(device, tmp_path):
     steps = run_script(tmp_path, "--list", DEVICE=device).stdout.splitlines()
-    assert len(steps) == 13
+    assert len(steps) == 15
     assert not list(tmp_path.iterdir())
     for _, limit, first, *words in map(shlex.split, steps):
         assert float(limit) > 0
@@ -54,7 +54,7 @@ def test_what_no_longer_fits_is_skipped_and_said(tmp_path):
     ran = run_script(tmp_path, LIMIT_S="0")
     steps = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["steps"]
     assert ran.returncode == 1
-    assert [one["state"] for one in steps] == ["skipped"] * 13
+    assert [one["state"] for one in steps] == ["skipped"] * 15
 
 
 def test_a_failing_step_leaves_its_reason(tmp_path):
