@@ -17,6 +17,7 @@ LABELS = {
     "transformers.generate": "transformers, `generate`",
     "transformers.assisted": "transformers, `assistant_model`",
     "transformers.lookup": "transformers, prompt lookup",
+    "transformers.compiled": "transformers, compiled",
     "openvino.generate": "OpenVINO, plain",
     "openvino.assisted": "OpenVINO, draft model",
     "openvino.lookup": "OpenVINO, prompt lookup",

@@ -90,7 +90,7 @@ def test_output_file_is_checked_before_measuring(here, monkeypatch, words):
     assert found.stderr == f"error: cannot write file/new: {reason}\n"
 
 
-@pytest.mark.parametrize("kind", [(), ("limit",), ("batch", "1")], ids=str)
+@pytest.mark.parametrize("kind", [(), ("limit",), ("batch", "1"), ("serve",)], ids=str)
 def test_bench_measures_on_another_device_where_it_can(here, kind):
     found = here("bench", *kind, "--device", "cuda:77")
     assert found.returncode != 0
@@ -102,6 +102,7 @@ def test_bench_measures_on_another_device_where_it_can(here, kind):
     [
         ("--peers all --device cuda", "cannot use '--peers' with '--device'"),
         ("batch --peers all --device cuda", "cannot use '--peers' with '--device'"),
+        ("serve --peers all --device cuda", "cannot use '--peers' with '--device'"),
         ("batch 1,x", "cannot read the sizes '1,x': it holds no list of numbers"),
         ("serve --concurrency 1,x", "'--concurrency' '1,x': it holds no list"),
         ("batch --at-least x", "cannot read '--at-least' 'x': it holds neither one"),

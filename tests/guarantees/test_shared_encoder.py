@@ -127,6 +127,13 @@ def test_decoder_of_another_hidden_size_is_refused():
         )
 
 
+def test_decoder_on_another_device_than_the_encoder_is_refused():
+    target = Model(tiny_seq2seq.build("bart"), "bart")
+    draft = decoder(tiny_seq2seq.build("bart")).to("meta")
+    with pytest.raises(InvalidRequest, match=r"on meta.*encoder, which is on cpu"):
+        LLM(target, tokenizer=tiny_seq2seq.tokenizer("bart"), draft=draft)
+
+
 def test_a_decoder_only_model_drafts_from_the_answer_alone():
     letters = dict.fromkeys(range(100, 104), 50.0)
     target = Model(tiny_seq2seq.build("bart"), "bart")

@@ -83,6 +83,14 @@ def test_missing_peer_is_left_out_with_its_package(monkeypatch):
     assert len(lines) == 1
 
 
+def test_all_servers_run_on_the_device_that_is_measured(monkeypatch):
+    monkeypatch.setattr("foreword_lab.bench.serving.servers.NEEDS", ())
+    files = replace(FILES, device="cuda:1")
+    for name in (OURS, PLAIN, TRANSFORMERS):
+        line = command(name, files, 1)
+        assert line[line.index("--device") + 1] == "cuda:1"
+
+
 def test_commands_differ_in_the_method_only():
     ours, plain = command(OURS, FILES, 1), command(PLAIN, FILES, 1)
     assert plain == [*ours, "--method", "none"]

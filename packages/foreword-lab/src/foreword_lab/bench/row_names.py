@@ -36,7 +36,7 @@ def row_names(
     baselines = BASELINES[:1] if on_file else BASELINES
     peers = registry.entry_names(others)
     if methods is None:
-        defaults = (*DEFAULT_METHODS, ORACLE, *hf.NAMES, *peers)
+        defaults = (*DEFAULT_METHODS, ORACLE, *hf.USUAL, *peers)
         return (
             PLAIN_ROW,
             *(name for name in defaults if not (quick and name == hf.LOOKUP)),

@@ -263,12 +263,14 @@ def serve(
     concurrency: ours.Concurrency = "1,4,16,32",
     requests: ours.Requests = None,
     peers: ours.Peers = None,
+    device: ours.Device = "cpu",
     results: Results,
 ) -> None:
     """Measure servers under load, over HTTP."""
     counts = early.numbers("'--concurrency'", concurrency)
     early.extra("serve", "fastapi", "uvicorn", "prometheus_client")
-    setup = request(models, answers, peers=peers)
+    _check_peers(peers, device)
+    setup = request(models, answers, peers=peers, device=device)
     from foreword_lab.bench.serving.run import serving
 
     report = serving(setup, counts, requests, runtime.note)

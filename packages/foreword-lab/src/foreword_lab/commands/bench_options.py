@@ -7,7 +7,7 @@ import typer
 
 from foreword.cli.common import early, options
 from foreword.registry import METHODS
-from foreword_lab.bench.peers.engines import ALL, ENGINES, MODES
+from foreword_lab.bench.peers.engines import ALL, COMPILED, ENGINES, MODES
 
 MEASURE, OUTPUT = "Measurement", "Results"
 
@@ -22,7 +22,7 @@ def row_names() -> tuple[str, ...]:
     """Return the rows of the benchmark, without combinations of methods."""
     engines = ("transformers", *ENGINES)
     baselines = [f"{engine}.{mode}" for engine in engines for mode in MODES]
-    return (*METHODS, "plain", "oracle", "all", *baselines)
+    return (*METHODS, "plain", "oracle", "all", *baselines, COMPILED)
 
 
 def check_row(name: str) -> None:

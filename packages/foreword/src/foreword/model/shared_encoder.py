@@ -99,6 +99,11 @@ def with_encoder(decoder: PreTrainedModel, target: PreTrainedModel) -> PreTraine
             f"and the encoder of {type(target).__name__} gives {needed}. Give a "
             "decoder that was trained with this encoder, or a whole encoder-decoder"
         )
+    if decoder.device != target.device:
+        raise InvalidRequest(
+            f"cannot draft with {name} on {decoder.device}: it reads the states of "
+            f"the target's encoder, which is on {target.device}. Move it there"
+        )
     config, theirs = copy.deepcopy(decoder.config), target.config.to_dict()
     for key, value in theirs.items():
         if key.startswith("encoder_") or key in _ENCODER:

@@ -10,6 +10,8 @@ ASSISTED = "assisted"
 LOOKUP = "lookup"
 MODES = (GENERATE, ASSISTED, LOOKUP)
 """Modes (one token at a time, draft model, prompt lookup): second part of names."""
+COMPILED = "transformers.compiled"
+"""Entry of transformers with a static cache and torch.compile, which takes a minute."""
 ALL = "all"
 
 

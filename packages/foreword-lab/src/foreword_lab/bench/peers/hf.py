@@ -1,24 +1,32 @@
-"""Baselines of transformers: generate, assisted generation and prompt lookup, with
-unmodified weights and code.
+"""Baselines of transformers: generate, assisted generation, prompt lookup and compiled
+generation, with unmodified weights and code.
 """
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import (
+    CompileConfig,
+    PreTrainedModel,
+    StaticCache,
+    StoppingCriteriaList,
+)
 
 from foreword.errors import InvalidRequest
 from foreword.model.seq2seq import Seq2Seq
+from foreword_lab.bench.peers.engines import COMPILED
 from foreword_lab.bench.records import BenchRequest, Trial
 
 GENERATE = "transformers.generate"
 ASSISTED = "transformers.assisted"
 LOOKUP = "transformers.lookup"
-NAMES = (GENERATE, ASSISTED, LOOKUP)
+USUAL = (GENERATE, ASSISTED, LOOKUP)
+"""Measured by default."""
+NAMES = (*USUAL, COMPILED)
 
 ASSISTANT: dict[str, Any] = {
     "num_assistant_tokens": 20,
@@ -29,22 +37,29 @@ ASSISTANT: dict[str, Any] = {
 (3, 5, 8) was faster beyond the noise, and drafting without the threshold was slower."""
 LOOKED_UP = 10
 """Tokens that prompt lookup copies; the value in transformers' documentation."""
+BACKEND = "inductor"
+"""What torch.compile compiles with: its default."""
+STATIC = 1024
+"""Tokens. Least length of a static cache: another length is compiled anew."""
+
+
+Extra: TypeAlias = Callable[[int], Mapping[str, Any]]
+"""Arguments of a mode, for a text of so many tokens."""
 
 
 class TransformersEntry:
     """One decoding mode of transformers, timed from token ids to token ids."""
 
     def __init__(
-        self, name: str, target: PreTrainedModel, extra: Mapping[str, Any] | None = None
+        self, name: str, target: PreTrainedModel, extra: Extra = lambda _: {}
     ) -> None:
         self.name = name
         self._generate: Callable[..., Tensor] = cast(Any, target).generate
-        self._extra = dict(extra or {})
+        self._extra = extra
         rules = Seq2Seq.of(target, name)
         self._start = None if rules is None else len(rules.start)
         self._device = target.device
         self._ends: list[float] = []
-        target.register_forward_hook(self._count)
 
     def run(self, request: BenchRequest) -> Trial:
         """Answer a request; above temperature 0 transformers samples from the seed."""
@@ -57,6 +72,7 @@ class TransformersEntry:
                 "top_p": 1.0,
             }
         prompt = torch.tensor([request.prompt], device=self._device)
+        extra = self._extra(len(request.prompt) + request.max_tokens)
         self._ends.clear()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)
@@ -66,16 +82,42 @@ class TransformersEntry:
                 attention_mask=torch.ones_like(prompt),
                 # a forced first token counts there
                 max_new_tokens=request.max_tokens + (self._start or 1) - 1,
+                stopping_criteria=StoppingCriteriaList([self._count]),
                 **sampling,
-                **self._extra,
+                **extra,
             )
+            text = written[0].tolist()  # waits for the device
             seconds = perf_counter() - started
         begin = prompt.shape[1] if self._start is None else self._start
-        tokens, ends = written[0, begin:].tolist(), self._ends
-        return Trial(tokens, seconds, len(ends), first=ends[0] - started)
+        first = self._ends[0] - started
+        return Trial(text[begin:], seconds, len(self._ends), first=first)
 
-    def _count(self, *_: object) -> None:
+    def _count(self, ids: Tensor, *_: object) -> Tensor:
+        """Note the time after a pass, and stop nothing. A hook of the model would be
+        part of what is compiled.
+        """
+        if ids.is_cuda and not self._ends:
+            torch.cuda.synchronize(ids.device)
         self._ends.append(perf_counter())
+        return ids.new_zeros(len(ids), dtype=torch.bool)
+
+
+def compiled(target: PreTrainedModel) -> Extra:
+    """Return the arguments of compiled generation, on a static cache that all texts
+    share; one that is longer gets another.
+    """
+    compiling = CompileConfig(backend=BACKEND)
+    compiling._compile_all_devices = cast(Any, True)  # on a CPU too
+    caches: dict[int, StaticCache] = {}
+
+    def extra(length: int) -> Mapping[str, Any]:
+        room = max(STATIC, 1 << (length - 1).bit_length())
+        if room not in caches:
+            caches[room] = StaticCache(target.config, room)
+        caches[room].reset()
+        return {"compile_config": compiling, "past_key_values": caches[room]}
+
+    return extra
 
 
 def entry(
@@ -87,9 +129,10 @@ def entry(
     Raises InvalidRequest where it needs one and there is none.
     """
     if name == LOOKUP:
-        return TransformersEntry(
-            LOOKUP, target, {"prompt_lookup_num_tokens": LOOKED_UP}
-        )
+        lookup = {"prompt_lookup_num_tokens": LOOKED_UP}
+        return TransformersEntry(LOOKUP, target, lambda _: lookup)
+    if name == COMPILED:
+        return TransformersEntry(COMPILED, target, compiled(target))
     if name == GENERATE:
         return TransformersEntry(GENERATE, target)
     if draft is None:
@@ -97,7 +140,7 @@ def entry(
     assistant = draft()
     if assistant.generation_config is not None:
         assistant.generation_config.update(**ASSISTANT)
-    return TransformersEntry(ASSISTED, target, {"assistant_model": assistant})
+    return TransformersEntry(ASSISTED, target, lambda _: {"assistant_model": assistant})
 
 
 def settings() -> dict[str, Any]:

@@ -80,6 +80,7 @@ def serving(
         options.dtype,
         options.inflate,
         trusted=options.trust_remote_code,
+        device=options.device,
     )
     source = replace(source, form=options.weights)
     tokenizer = source.tokenizer(source.target)
@@ -101,7 +102,7 @@ def serving(
                 asks[name] = starter.start(name, stack)
         asyncio.run(_measure(asks, _in_process(files), plan, results, progress))
     return ServingReport(
-        machine(),
+        machine(source.device),
         _versions(names),
         source.name,
         _settings(options, plan) | {"held": source.held(names)},
@@ -116,6 +117,7 @@ def _in_process(files: Served) -> LLM:
         files.target,
         draft=files.draft,
         dtype=files.dtype,
+        device=files.device,
         weights=files.weights,
         slots=files.slots,
         trust_remote_code=files.trusted,
@@ -214,7 +216,9 @@ def _files(
         slots,
         pair,
     )
-    files = replace(files, trusted=source.trusted, weights=source.form)
+    files = replace(
+        files, trusted=source.trusted, weights=source.form, device=source.device
+    )
     if source.shape is None:
         yield files
         return

@@ -52,6 +52,8 @@ class Served:
     trusted: bool = False
     weights: str | None = None
     """Form of the target's linear weights in our servers; None = as they are."""
+    device: str = "cpu"
+    """Where our servers and transformers' run."""
 
 
 def command(name: str, files: Served, port: int) -> list[str]:
@@ -76,8 +78,7 @@ def _transformers(name: str, files: Served, port: int) -> list[str]:
         *(sys.executable, "-m", "transformers.cli.transformers"),
         *("serve", files.folder, "--continuous-batching"),
         *_address(port),
-        *("--device", "cpu"),
-        *("--dtype", files.dtype),
+        *_placed(files),
         *("--cb-max-memory-percent", CACHE_SHARE),
         *_trust(files),
     ]
@@ -89,7 +90,7 @@ def _foreword(files: Served, port: int) -> list[str]:
         *([files.target] if files.target else []),
         *_address(port),
         *("--slots", str(files.slots)),
-        *("--dtype", files.dtype),
+        *_placed(files),
         "--quiet",
         *_trust(files),
         *_option("--weights", files.weights),
@@ -98,6 +99,10 @@ def _foreword(files: Served, port: int) -> list[str]:
 
 def _address(port: int) -> list[str]:
     return ["--host", HOST, "--port", str(port)]
+
+
+def _placed(files: Served) -> list[str]:
+    return ["--device", files.device, "--dtype", files.dtype]
 
 
 def _trust(files: Served) -> list[str]:

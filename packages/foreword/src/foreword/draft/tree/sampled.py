@@ -159,4 +159,4 @@ class SampledTree:
         tree = self._rows[row]
         path, lane = tree.path(tree.shape[child]), tree.lanes[child]
         noise = self._batch.draws.drafting(self._batch.requests[row], path, lane)
-        return distribution if noise is None else distribution + noise
+        return distribution if noise is None else distribution + noise.to(distribution)
