@@ -12,8 +12,6 @@ from safetensors.torch import save_file
 from foreword.errors import DiskError, InvalidRequest
 from foreword.files import atomic_file, atomic_folder, check_creatable, check_writable
 from foreword_train import checkpoint
-from foreword_train.learned import AcceptanceModel, LogisticModel
-from foreword_train.methods.acceptance import save
 
 
 def test_folder_appears_when_complete(tmp_path):
@@ -161,17 +159,6 @@ def test_full_disk_keeps_the_old_file(tmp_path, little_room, write):
     with pytest.raises(DiskError, match="the disk is full"):
         checkpoint.save(tmp_path, 2, lambda folder: write(folder / "page"))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
-
-
-def test_full_disk_stops_saving_the_acceptance_model(tmp_path, little_room):
-    odds = LogisticModel((0.0,), (1.0,), (0.0, 0.0))
-    with pytest.raises(DiskError, match=r"acceptance\.json: the disk is full.*Free"):
-        save(AcceptanceModel(odds, odds, {"target": "x" * 2**17}), tmp_path / "odds")
-    assert list((tmp_path / "odds").iterdir()) == [], (
-        "half a file would refuse the next try"
-    )
-    save(AcceptanceModel(odds, odds), tmp_path / "odds")
-    assert AcceptanceModel.read(tmp_path / "odds").greedy == odds
 
 
 def test_other_errors_are_left_as_they_are(tmp_path):

@@ -25,8 +25,6 @@ from foreword.draft.base import chosen
 from foreword.errors import InvalidRequest, UnknownMethod
 from foreword.estimators import LinearCost
 from foreword.types import Clock, Draft, DraftTree, Request, SamplingParams
-from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
-from foreword_train.methods.acceptance import save
 from grids import slow_case
 from policy import Policy
 
@@ -50,7 +48,7 @@ def test_only_policies_that_need_costs_measure_them():
         return FLAT
 
     for name, kind in BUDGETS.items():
-        assert kind is AcceptanceBudget or type(policy(name)(measure)) is kind
+        assert type(policy(name)(measure)) is kind
     assert type(policy()(measure)) is AdaptiveBudget
     assert len(measured) == 2
     assert policy(nodes=3)(measure).nodes(request(), 0) == 3
@@ -101,32 +99,9 @@ def test_chain_ends_before_draft_token_that_is_too_uncertain():
     assert ends.nodes(request(), 0) == 40
 
 
-def test_a_chain_ends_where_all_of_it_are_hardly_kept(tmp_path):
-    # as likely as the likeliest token is drawn
-    odds = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
-    sure = LogisticModel((0.0,) * 20, (1.0,) * 20, (*(0.0,) * 20, 9.0))
-    save(AcceptanceModel(sure, odds), tmp_path / "odds")
-    ends = policy(f"acceptance:{tmp_path / 'odds'}")(lambda: FLAT)
-    assert isinstance(ends, AcceptanceBudget)
-    one = request()
-    half = [ends.stops(one, depth, even(2)) for depth in range(3)]
-    assert half == [False, True, True], "0.5, 0.25, 0.125, and the threshold is 0.3"
-    # it begins again with each chain, and temperature 0 has its own odds
-    greedy = request(9, temperature=0)
-    for text, tokens in ((one, 1), (greedy, 2)):
-        assert not any(ends.stops(text, depth, even(tokens)) for depth in range(9))
-    ends.release(one)
-    ends.release(one)
-    short = '{"greedy": {"mean": [1], "spread": [1], "weights": [1]}}'
-    (tmp_path / "odds" / "acceptance.json").write_text(short)
-    for name, words in (
-        ("acceptance", "takes a folder .* acceptance:DIR"),
-        ("confidence:x", "nothing after its name"),
-        (f"acceptance:{tmp_path}", "cannot read an acceptance model"),
-        (f"acceptance:{tmp_path / 'odds'}", "differ in length"),
-    ):
-        with pytest.raises(InvalidRequest, match=words):
-            policy(name)
+def test_budget_takes_nothing_after_its_name():
+    with pytest.raises(InvalidRequest, match="nothing after its name"):
+        policy("confidence:x")
 
 
 def test_cost_of_each_draft_token_and_of_starting():

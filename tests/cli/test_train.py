@@ -9,7 +9,7 @@ import pytest
 import starter
 from asking import assistant, user
 from foreword_train.registry import EagleOptions
-from running import sayings, shelf, tokenizer
+from running import shelf
 from waiting import line_with
 
 SMALL = "--hidden 64 --length 32 --batch 1 --held-out 3 --evaluate 5 --save 2 --prompts 2 --device cpu --no-bf16".split()
@@ -81,27 +81,6 @@ def test_what_cannot_be_done_is_2_and_says_why(here, data, words, says):
     assert says in " ".join(found.stderr.split())
     assert "Traceback" not in found.stderr
     assert not (here.folder / "x").exists()
-
-
-def test_estimates_are_trained_and_then_used(here, unbarred, tmp_path):
-    data = tmp_path / "answers.jsonl"
-    texts = [tokenizer().decode(list(text)) for text in sayings()]
-    records = [{"text": f"{number} {text}"} for number, text in enumerate(texts * 4)]
-    data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    asked = ("train", "acceptance", "--data", str(data))
-    asked += ("--tokens", "1000", "--length", "64")
-    ran = here(*asked, "--out", str(tmp_path / "odds"))
-    assert ran.returncode == 0, ran.stderr
-    assert "calibration error" in ran.stdout
-    assert f"--budget acceptance:{tmp_path / 'odds'}" in ran.stderr
-    quiet = here(*asked, "--out", str(tmp_path / "other"), "--json", "--quiet")
-    assert quiet.stderr == ""
-    facts = json.loads(quiet.stdout)
-    assert set(facts["held_out"]) == {"0", "0.3", "0.5", "0.7", "1", "1.3"}
-    budget = ("--budget", f"acceptance:{tmp_path / 'odds'}")
-    said = here("generate", "Once upon a time", *budget, "--max-tokens", "8")
-    assert said.returncode == 0, said.stderr
-    assert here(*asked, "--out", str(tmp_path / "odds")).returncode == 2
 
 
 HEAD = EagleOptions(unroll=2, draft_vocab=400)

@@ -41,10 +41,6 @@ COMMANDS = {
         "train lm --model stranger --data data.jsonl --out draft --steps 1 --prompts "
         "1 --held-out 1 --hidden 64 --length 32 --batch 1 --device cpu"
     ),
-    "acceptance": (
-        "train acceptance --model {other} --draft stranger --data data.jsonl --out "
-        "odds --tokens 1000 --length 64"
-    ),
 }
 
 

@@ -29,7 +29,6 @@ from foreword_lab.certify.worlds import (
     drawn_tree,
     repeat,
 )
-from foreword_train.learned import AcceptanceBudget, AcceptanceModel, LogisticModel
 from grids import slow_case
 
 EXACT = 1e-9
@@ -66,11 +65,8 @@ def last_dropped(drafting: Drafting) -> Drafting:
     return dropping
 
 
-STRAIGHT = LogisticModel((0.0,) * 20, (1.0,) * 20, (1.0, *(0.0,) * 20))
-"""A draft token is kept as often as its distribution's likeliest token is drawn."""
 POLICIES = {
     "confidence": ConfidenceBudget(0.6),
-    "acceptance": AcceptanceBudget(AcceptanceModel(STRAIGHT, STRAIGHT)),
 }
 """What ends a chain, with thresholds that these worlds come to."""
 

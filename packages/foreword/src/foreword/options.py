@@ -214,8 +214,7 @@ class DraftingOptions:
     )
     budget: "str | DraftBudget | None" = setting(
         None,
-        "Draft-token budget: adaptive, heuristic, confidence, acceptance:DIR. Default: "
-        "adaptive.",
+        "Draft-token budget: adaptive, heuristic, confidence. Default: adaptive.",
         "NAME",
     )
     nodes: int | None = setting(

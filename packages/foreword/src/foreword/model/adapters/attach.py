@@ -6,7 +6,10 @@ from dataclasses import replace
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.adapters import native, pool
 from foreword.model.adapters.fitting import fitting
-from foreword.model.adapters.folder import Folders, LoraFolder
+from foreword.model.adapters.folder import (
+    Folders,
+    LoraFolder,
+)
 from foreword.model.adapters.settings import refusal
 from foreword.model.architectures import has_vision
 from foreword.model.executors.native.backend import NativeBackend
@@ -42,7 +45,8 @@ def slower(
     _check_target(model)
     for folder in folders.values():
         fitting(model, folder)
-    reason: str | None = f"it runs on backend '{model.capability.backend}'"
+    backend = model.capability.backend
+    reason: str | None = f"it runs on backend '{backend}'"
     if isinstance(model.backend, NativeBackend):
         reason = native.unplaced(model.hf, folders)
     elif isinstance(model.backend, PoolBackend):

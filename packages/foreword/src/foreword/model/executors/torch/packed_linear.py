@@ -254,12 +254,6 @@ def tile_experts(model: nn.Module) -> list[Swap]:
     return swaps
 
 
-def own_form(layer: nn.Module) -> Tensor:
-    """Return a layer's weight, Float[out_features, in_features], as a view."""
-    weight: Any = layer.weight
-    return weight.T if type(layer) is Conv1D else weight
-
-
 def _untransposed(layer: Conv1D) -> nn.Linear:
     inputs, outputs = layer.weight.shape
     linear = nn.Linear(inputs, outputs, device="meta")
