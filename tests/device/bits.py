@@ -1,7 +1,6 @@
 """Whether a row has the same bits in a forward of any size: `bits.py DEVICE SHAPE`.
 
-A draft of any length leaves the text as it is where every row has the bits that it has
-alone. The result goes to the file RESULT.
+Then drafts of any length leave the text as it is. The result goes to the file RESULT.
 """
 
 import json

@@ -46,11 +46,9 @@ def test_measured_scoring_start_and_overhead_are_paid():
 
 def test_best_draft_is_longest_if_it_is_free_and_none_if_it_costs_a_step():
     assert formulas.best_gamma(speeds(0.8, FREE)) == 64
-    dear = formulas.PassCost(token=1.0, start=0.5)
-    assert formulas.best_gamma(speeds(0.9, dear)) == 0
+    assert formulas.best_gamma(speeds(0.9, formulas.PassCost(token=1.0))) == 0
 
 
 def speeds(alpha: float, cost: formulas.PassCost) -> list[float]:
-    """Speeds of 0 to 64 draft tokens."""
     tokens = [formulas.tokens_by_depth([alpha] * gamma) for gamma in range(65)]
     return [formulas.speed_up(one, gamma, cost) for gamma, one in enumerate(tokens)]

@@ -24,7 +24,7 @@ FILES = (
     "talk.wav",
 )
 """Files that commands read; the command line looks for them before it starts."""
-FOLDERS = ("DIR", "acceptance", "models")
+FOLDERS = ("DIR", "adapters", "models")
 STARTS = (
     ("foreword",),
     ("pipx", "run", "foreword"),

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 import tiny_lora
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest
+from foreword_server.lora import routes
 from foreword_server.settings import hashed
 from serving import Running, running
 
@@ -132,15 +133,17 @@ def test_waiting_requests_keep_an_unloaded_adapter(home, expected):
         ("empty", 400, "cannot use the adapter in empty: adapter_config.json"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(server, home, path, status, words):
+def test_wrong_adapters_are_refused(server, home, monkeypatch, path, status, words):
     message = changed(server, LOAD, status, lora_name="y", lora_path=path)
     assert words in message
     assert str(home) not in message
     outside = str(home / "outside")
     assert "No adapter" in changed(server, LOAD, 404, lora_name="y", lora_path=outside)
-    for name in ("foreword-family", "a b", "a:lm"):
+    for name in ("foreword-family", "a b", "a:lm", "a" * 129):
         message = changed(server, LOAD, 400, lora_name=name, lora_path="a")
         assert "cannot name" in message
+    monkeypatch.setattr(routes, "MOST", 0)
+    assert "are loaded" in changed(server, LOAD, 400, lora_name="y", lora_path="a")
     body = {"lora_name": "z", "lora_path": "a"}
     assert httpx.post(f"{server.url}{LOAD}", json=body).status_code == 401
     assert names(server) == ["foreword-family"]

@@ -107,7 +107,6 @@ def test_router_counts_what_it_answers(router):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--ray", "local", "--models", "."), "cannot use '--models' with '--ray'"),
         (("--models-memory", "1"), "'--models-memory' without '--models'"),
         (("--unload-after", "0"), "'--unload-after' without '--models'"),
         (("--detach",), "'--detach' without '--ray'"),

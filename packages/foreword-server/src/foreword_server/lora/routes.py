@@ -15,6 +15,11 @@ from foreword_server.body import content, parsed, takes
 from foreword_server.errors import ApiError
 from foreword_server.service import Service
 
+MOST = 64
+"""Adapters that are loaded at a time: each holds its matrices in float32."""
+LONGEST = 128
+"""Characters of a name, which stands in metrics and in every list of models."""
+
 
 class AdapterBody(BaseModel):
     """An adapter to load, as a model of this name, or to unload."""
@@ -84,10 +89,15 @@ async def _body(service: Service, http_request: Request) -> AdapterBody:
 
 async def _load(service: Service, body: AdapterBody) -> None:
     target, name = service.llm.target, body.lora_name
-    if name == service.name:
+    if name == service.name or len(name) > LONGEST:
         raise ApiError(
             400,
-            f"cannot name an adapter {name!r}: the model has this name. Choose another",
+            f"cannot name an adapter {name[:LONGEST]!r}: the model has this name, or "
+            f"it is longer than {LONGEST} characters. Choose another",
+        )
+    if name not in target.adapters and len(target.adapters) >= MOST:
+        raise ApiError(
+            400, f"cannot load an adapter: {MOST} are loaded. Unload one first"
         )
     if name in target.adapters and not body.load_inplace:
         raise ApiError(
