@@ -28,4 +28,4 @@ if compgen -G "$WHEELS/*.whl" >/dev/null; then
 fi
 PYTHONPATH=$(printf '%s:' "$PWD"/packages/*/src)$site${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONPATH PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-"$PYTHON" tests/device/measure.py --site "$site" "$@"
+"$PYTHON" recipes/device/measure.py --site "$site" "$@"

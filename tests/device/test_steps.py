@@ -1,4 +1,4 @@
-"""Every command line of tests/device is one that its program takes."""
+"""Every command line of recipes/device is one that its program takes."""
 
 import json
 import os
@@ -36,7 +36,9 @@ def test_every_step_is_a_command_that_exists(device, tmp_path):
         assert float(limit) > 0
         if first == "python":
             paths = [
-                one.partition("::")[0] for one in words if one.startswith("tests/")
+                one.partition("::")[0]
+                for one in words
+                if one.startswith(("tests/", "recipes/"))
             ]
             assert paths
             assert all(Path(one).exists() for one in paths)

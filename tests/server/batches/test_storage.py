@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from foreword.errors import ForewordError, InvalidRequest
-from foreword_server.batches import copies, parts
+from foreword_server.batches import copies
 from foreword_server.batches.lines import RequestFile
 from foreword_server.batches.parts import StoredAnswers
 from foreword_server.batches.results import Response, ResultFile
@@ -102,25 +102,6 @@ def test_answers_of_a_killed_run_are_gone_on_with(tmp_path, url):
     assert names(url) == ["out"]
     assert set(answers(text(f"{url}/out"))) == {f"c{number}" for number in range(5)}
     assert failures == []
-
-
-def test_part_that_cannot_be_stored_is_stored_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_SECONDS", 0.001)
-    (tmp_path / "store").mkdir()
-    folder = RemoteFolder(f"local://{tmp_path}/store")
-    lines = RequestFile(written(tmp_path / "in", chat(0))).lines
-    stored = StoredAnswers(folder, "out", tmp_path / "copy")
-    stored.fetch()
-    failures = []
-    with ResultFile(tmp_path / "copy") as results, stored.storing(failures.append):
-        (tmp_path / "store").rename(tmp_path / "away")
-        results.write(lines[0], GOOD)
-        while not failures:
-            pass  # a part is tried each millisecond
-        (tmp_path / "away").rename(tmp_path / "store")
-    assert "cannot write local://" in str(failures[0])
-    stored.finish()
-    assert set(answers((tmp_path / "store" / "out").read_text())) == {"c0"}
 
 
 def test_answers_that_cannot_be_stored_stay_on_this_machine(tmp_path, monkeypatch):
