@@ -15,6 +15,7 @@ from foreword.model.executors.cuda import (
     launch,
     quantized,
 )
+from foreword.model.quantized.coded import Coded, Scales
 from foreword.native import forward
 
 NAMES = {
@@ -73,9 +74,16 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     fused.rms_norm(rows, rows[0, 0], 1e-6, rows if extras else None)
     heads = rows.transpose(0, 1)[None]
     fused.rotated(heads, heads[:, :2], rows[None, :, 0], rows[None, :, 0])
-    for coding in (forward.BYTES, forward.GROUPS):
-        linear = nn.Linear(128, 40, bias=bool(extras), dtype=rows.dtype)
-        quantized.QuantizedLinear(linear, coding)(rows.new_zeros(3, 128))
+    linear = nn.Linear(128, 40, bias=bool(extras), dtype=rows.dtype)
+    codings = forward.BYTES, forward.GROUPS
+    matrices = [quantized._rounded(coding, linear) for coding in codings]
+    codes = torch.zeros(40, 128, dtype=torch.uint8)
+    scales = Scales(torch.ones(40, 1), torch.ones(40, 8, dtype=torch.int16))
+    table = torch.arange(16, dtype=torch.int8) ** 2 // 2
+    matrices.append(Coded(codes, table, scales, scales, 16))
+    matrices.append(Coded(codes, torch.arange(64).to(torch.int8), scales, None, 16))
+    for matrix in matrices:
+        quantized.QuantizedLinear(linear, matrix)(rows.new_zeros(3, 128))
 
 
 if __name__ == "__main__":

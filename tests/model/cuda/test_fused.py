@@ -17,8 +17,7 @@ from foreword.model.executors.cuda.backend import CudaGraphBackend
 from foreword.model.executors.registry import Capability
 from foreword.model.executors.torch.hooks import replaced_forwards
 from foreword.model.executors.torch.packed_linear import swap_out
-from foreword.model.quantized.write import quantized as quantize
-from foreword.native.forward import BYTES, GROUPS
+from foreword.native.forward import GROUPS
 from foreword.types import SamplingParams
 from layers import DEVICE, TOLERANCE
 from running import Case, engine, finish, outputs
@@ -61,34 +60,6 @@ def test_rotary_is_that_of_llama(dtype, monkeypatch):
     monkeypatch.setattr(llama, "apply_rotary_pos_emb", None)
     for one, other in zip(fused.rotated(query, key, *angles), wanted, strict=True):
         close(one, other)
-
-
-@pytest.mark.parametrize(
-    ("coding", "bits", "group"), [(BYTES, 8, 128), (GROUPS, 4, 64)]
-)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@torch.no_grad()
-def test_product_is_the_plain_one(coding, bits, group, dtype):
-    linear = nn.Linear(128, 40, bias=bits == 8).to(DEVICE, dtype)
-    x = drawn(1, 70, 128, dtype=dtype)
-    codes, scales = quantize(linear.weight.float(), bits, group)
-    wanted = quantized.multiply(x[0], codes, scales, linear.bias)
-    layer = quantized.QuantizedLinear(linear, coding)
-    assert layer.codes.nbytes == codes.numel() * bits // 8
-    close(layer(x)[0], wanted)
-    linear.weight.copy_(codes * scales.float().repeat_interleave(group, 1))
-    close(wanted, linear(x)[0])
-
-
-@pytest.mark.usefixtures("blind")
-@pytest.mark.parametrize("coding", [BYTES, GROUPS])
-@torch.no_grad()
-def test_bits_of_a_row_do_not_depend_on_other_rows(coding):
-    layer = quantized.QuantizedLinear(nn.Linear(128, 32).to(DEVICE), coding)
-    x = drawn(70, 128)
-    want = layer(x)
-    assert torch.equal(layer(x[:3]), want[:3])
-    assert torch.equal(layer(x.roll(9, 0)).roll(-9, 0), want)
 
 
 class Launches(TorchDispatchMode):

@@ -70,6 +70,13 @@ class Coded:
         """Groups of an output."""
         return self.codes.shape[1] // self.group
 
+    @property
+    def consecutive(self) -> bool:
+        """Whether each level is one more than that before it."""
+        low = int(self.levels[0])
+        steps = torch.arange(low, low + len(self.levels), device=self.levels.device)
+        return torch.equal(self.levels, steps.to(torch.int8))
+
     def dense(self) -> Float[Tensor, "outputs depth"]:
         """Return float32 weights, as every kernel over this form must compute them."""
         # twice as fast as torch

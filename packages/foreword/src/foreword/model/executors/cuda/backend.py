@@ -32,13 +32,12 @@ from foreword.model.executors.cuda.launch import (
     library,
     tiled,
 )
-from foreword.model.executors.cuda.quantized import swap_in_codes
+from foreword.model.executors.cuda.quantized import HoldsCodes
 from foreword.model.executors.cuda.table import columns, row_table
 from foreword.model.executors.torch.attention import attend as attend_spans
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.executors.torch.hooks import listening, replaced_forwards
 from foreword.model.executors.torch.kv_pool import KVPool
-from foreword.model.executors.torch.packed_linear import Swap
 from foreword.model.executors.torch.plan import Plan
 from foreword.model.kv.prefixes import PAGE
 from foreword.model.kv.reads import Read, Span
@@ -142,12 +141,10 @@ class Shape:
     """Layers whose hidden states are captured."""
 
 
-class CudaGraphBackend(PoolBackend):
+class CudaGraphBackend(HoldsCodes, PoolBackend):
     """A backend of forwards in few shapes; padding writes to a row never read."""
 
     probed = False
-    swaps: list[Swap] | None = None
-    """Where replaced layers are noted; None = the originals are not needed again."""
 
     def __init__(
         self,
@@ -185,16 +182,6 @@ class CudaGraphBackend(PoolBackend):
     def with_buckets(self, buckets: tuple[int, ...]) -> "CudaGraphBackend":
         """Return a backend of the same model with other row counts, and own pages."""
         return CudaGraphBackend(self.model, self._runner, buckets, kernel=self._kernel)
-
-    def quantize(self, *, coding: int | None = None) -> None:
-        """Hold linear layers in this coding from now on; None = as they are. No
-        sequence may be open.
-        """
-        if coding is not None:
-            swaps = swap_in_codes(self.model, coding)
-            if self.swaps is not None:
-                self.swaps.extend(swaps)
-            self._recordings.clear()
 
     def open(
         self,

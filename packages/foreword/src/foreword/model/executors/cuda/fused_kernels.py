@@ -2,7 +2,7 @@
 
 Imports Triton, so it is imported only where needed. A row's bits depend on its own
 numbers only: norms and angles have a program for each row, and a product sums over the
-inputs of a row in blocks of STEP from the first to the last.
+inputs of a row in blocks of one size from the first to the last.
 """
 
 from typing import no_type_check
@@ -13,7 +13,7 @@ import triton.language as tl
 from foreword.model.executors.cuda import quantized
 from foreword.model.executors.cuda.kernels import product
 
-ROWS, STEP = tl.constexpr(quantized.ROWS), tl.constexpr(quantized.STEP)
+ROWS = tl.constexpr(quantized.ROWS)
 
 
 @triton.jit
@@ -105,48 +105,97 @@ def _by_codes(x, codes, UPCAST: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _numbers(values, factors, span, group, groups, lines):
+    """Return a number for each output: `span` groups share a value."""
+    line, stored = lines
+    at = values + line * (groups // span) + group // span
+    number = tl.load(at, mask=stored, other=0.0).to(tl.float32)
+    if factors is not None:
+        at = factors + line * groups + group
+        number *= tl.load(at, mask=stored, other=0).to(tl.float32)
+    return number[None, :]
+
+
+@triton.jit
+@no_type_check
+def _weighed(left, right, values, factors, span, places, lines, APART: tl.constexpr):
+    """Return the sum of two halves, each times the numbers of its group."""
+    group, other, groups = places
+    number = _numbers(values, factors, span, group, groups, lines)
+    if APART:
+        right *= _numbers(values, factors, span, other, groups, lines)
+        return left * number + right
+    return (left + right) * number
+
+
+@triton.jit
+@no_type_check
+def _levels(
+    codes, levels, stored, BITS: tl.constexpr, LOW: tl.constexpr, HALF: tl.constexpr
+):
+    """Return the whole numbers of two halves, from the address of the first."""
+    low = tl.load(codes, mask=stored[None, :], other=0)
+    if BITS == 4:
+        high = (low >> 4).to(tl.int32) + LOW
+        low = (low & 15).to(tl.int32) + LOW
+        if levels is not None:
+            low = tl.load(levels + low)
+            high = tl.load(levels + high)
+    else:
+        high = tl.load(codes + HALF, mask=stored[None, :], other=0)
+    return low, high
+
+
+@triton.jit
+@no_type_check
 def weight_only(
     x,  # [rows, depth]
     codes,  # [outputs, depth] int8, or [outputs, depth / 2] uint8 with 4 bits
-    scales,  # [outputs, groups]
+    levels,  # [16] int8, of codes of 4 bits; None where these are code + LOW
+    scales,  # [outputs, groups / scale_span]
+    scale_factors,  # [outputs, groups] int8; None where all are 1
+    offsets,  # [outputs, groups / offset_span]; None where there are none
+    offset_factors,  # [outputs, groups] int8; None where all are 1
     bias,  # [outputs]; None where there is none
     out,  # [rows, outputs]
     rows,
     outputs,
     depth,
-    group,
+    size,  # inputs of a group
+    scale_span,
+    offset_span,
     BITS: tl.constexpr,
+    LOW: tl.constexpr,
+    HALF: tl.constexpr,
+    APART: tl.constexpr,  # the halves of a step may lie in two groups
     OUTPUTS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Multiply ROWS rows by OUTPUTS outputs."""
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    """Multiply ROWS rows by OUTPUTS outputs, in steps of two halves."""
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    output = (tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)).to(tl.int64)
     real, stored = row < rows, output < outputs
-    x += row.to(tl.int64)[:, None] * depth
-    line = output.to(tl.int64)
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    half = tl.arange(0, STEP // 2)
-    for first in range(0, depth, STEP):
-        at = x + first + half[None, :]
+    half, lines = tl.arange(0, HALF), (output, stored)
+    for first in range(0, depth, 2 * HALF):
+        at = x + row[:, None] * depth + first + half[None, :]
         left = tl.load(at, mask=real[:, None], other=0.0)
-        right = tl.load(at + STEP // 2, mask=real[:, None], other=0.0)
-        if BITS == 4:
-            at = codes + line[None, :] * (depth // 2) + first // 2 + half[:, None]
-            octet = tl.load(at, mask=stored[None, :], other=0).to(tl.int32)
-            low = (octet & 15) - 8
-            high = (octet >> 4) - 8
-        else:
-            at = codes + line[None, :] * depth + first + half[:, None]
-            low = tl.load(at, mask=stored[None, :], other=0)
-            high = tl.load(at + STEP // 2, mask=stored[None, :], other=0)
-        part = _by_codes(left, low, UPCAST) + _by_codes(right, high, UPCAST)
-        at = scales + line * (depth // group) + first // group
-        scale = tl.load(at, mask=stored, other=0.0).to(tl.float32)
-        total += part * scale[None, :]
+        right = tl.load(at + HALF, mask=real[:, None], other=0.0)
+        at = codes + output[None, :] * (depth * BITS // 8) + first * BITS // 8
+        low, high = _levels(at + half[:, None], levels, stored, BITS, LOW, HALF)
+        low = _by_codes(left, low, UPCAST)
+        high = _by_codes(right, high, UPCAST)
+        places = first // size, (first + HALF) // size, depth // size
+        total += _weighed(
+            low, high, scales, scale_factors, scale_span, places, lines, APART
+        )
+        if offsets is not None:
+            low = tl.sum(left.to(tl.float32), 1)[:, None]
+            high = tl.sum(right.to(tl.float32), 1)[:, None]
+            total += _weighed(
+                low, high, offsets, offset_factors, offset_span, places, lines, APART
+            )
     if bias is not None:
-        added = tl.load(bias + output, mask=stored, other=0.0).to(tl.float32)
-        total += added[None, :]
-    at = out + row.to(tl.int64)[:, None] * outputs + output[None, :]
-    inside = real[:, None] & stored[None, :]
-    tl.store(at, total.to(out.dtype.element_ty), mask=inside)
+        total += tl.load(bias + output, mask=stored, other=0.0).to(tl.float32)[None, :]
+    at = out + row[:, None] * outputs + output[None, :]
+    tl.store(at, total.to(out.dtype.element_ty), mask=real[:, None] & stored[None, :])

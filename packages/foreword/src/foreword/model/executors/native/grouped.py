@@ -191,7 +191,7 @@ def packed(matrix: Coded) -> UInt8[Tensor, "bytes"]:
     )
     header.least = int(matrix.levels.min())
     header.most = int(matrix.levels.max())
-    header.counted = bits < 8 and _consecutive(matrix)
+    header.counted = bits < 8 and matrix.consecutive
     if bits == 4:
         header.level[:] = (matrix.levels.tolist() + [0] * HALF)[:HALF]
     return _headed(header, body)
@@ -290,14 +290,8 @@ def _bits(matrix: Coded) -> int:
         return 4
     for bits in (5, 6):
         if count <= 2**bits and matrix.group % (4 * FOURS[bits]) == 0:
-            return bits if _consecutive(matrix) else 8
+            return bits if matrix.consecutive else 8
     return 8
-
-
-def _consecutive(matrix: Coded) -> bool:
-    low = int(matrix.levels[0])
-    steps = torch.arange(low, low + len(matrix.levels))
-    return torch.equal(matrix.levels, steps.to(torch.int8))
 
 
 def _codes(
@@ -307,7 +301,7 @@ def _codes(
     if bits == 8:
         low = int(matrix.levels[0]) % 256
         levels = matrix.levels.view(torch.uint8)
-        codes = codes + low if _consecutive(matrix) else levels[codes.int()]
+        codes = codes + low if matrix.consecutive else levels[codes.int()]
     # moved whole, several times faster than by bytes
     quads = codes.view(torch.int32).view(strips, LANES, groups, -1)
     if bits != 8:
