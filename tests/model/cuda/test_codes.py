@@ -10,7 +10,7 @@ from torch import nn
 from foreword.model import Mode, Model
 from foreword.model.executors.cuda import build as cuda_build
 from foreword.model.executors.cuda import quantized
-from foreword.model.executors.cuda.backend import CudaGraphBackend
+from foreword.model.executors.cuda.chain import ChainBackend
 from foreword.model.executors.registry import Capability
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
@@ -85,9 +85,9 @@ def test_weights_are_rounded_as_written(coding, bits, group):
 )
 def test_checkpoint_is_read_in_its_codes(name, bits, monkeypatch):
     options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
-    graph = partial(CudaGraphBackend, **options)
+    graph = partial(ChainBackend, **options)
     monkeypatch.setattr(quantized, "OUTPUTS", 256)  # the interpreter counts programs
-    monkeypatch.setattr(cuda_build.cuda, "CudaGraphBackend", graph)
+    monkeypatch.setattr(cuda_build, "ChainBackend", graph)
     path, found = FILES / name, []
     for takes in (False, True):
         hf = load_weights(path, read_config(path), torch.float32).to(DEVICE)

@@ -14,6 +14,7 @@ from foreword.model import Mode, Model, Read
 from foreword.model.executors.cuda import build as cuda_build
 from foreword.model.executors.cuda import fused, quantized
 from foreword.model.executors.cuda.backend import CudaGraphBackend
+from foreword.model.executors.cuda.chain import ChainBackend
 from foreword.model.executors.registry import Capability
 from foreword.model.executors.torch.hooks import replaced_forwards
 from foreword.model.executors.torch.packed_linear import swap_out
@@ -134,8 +135,8 @@ def test_model_without_a_layer_to_quantize_is_refused():
 def test_quantized_target_is_served_and_given_back(monkeypatch):
     """Drafts leave the text of the quantized model."""
     options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
-    graph = partial(CudaGraphBackend, **options)
-    monkeypatch.setattr(cuda_build.cuda, "CudaGraphBackend", graph)
+    graph = partial(ChainBackend, **options)
+    monkeypatch.setattr(cuda_build, "ChainBackend", graph)
     hf, swaps = build("llama").to(DEVICE), []
     before = list(hf.named_modules())
     model = Model(hf, known=Capability(Mode.TREE, "graph", 0.0), swaps=swaps)

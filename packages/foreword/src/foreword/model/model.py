@@ -344,7 +344,7 @@ class Model:
     def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
         """Run a read, then grow a tree; None where the backend is not faster at it."""
         # isinstance of a protocol takes Python 3.11 some 20 µs
-        grow = getattr(self.backend, "grow", None)
+        grow = getattr(self.backend, "grow", getattr(self.backend, "grow_chain", None))
         return None if grow is None else grow(read, ask)
 
     def move(self, id: int, source: list[int], start: int) -> None:

@@ -245,7 +245,7 @@ class CudaGraphBackend(HoldsCodes, PoolBackend):
         )
         if self._recorded_for != self.pool.rows:
             self._recordings.clear()
-        with _on(self._device), _memory_for(f"a forward over {shape.rows} rows"):
+        with on(self._device), _memory_for(f"a forward over {shape.rows} rows"):
             table = torch.from_numpy(
                 row_table(spans, shape.rows, self._tile, self._padding_row, self._words)
             )
@@ -278,8 +278,8 @@ class CudaGraphBackend(HoldsCodes, PoolBackend):
             )
             return work
 
-    def _work(self, shape: Shape) -> Output:
-        table = self._tables[shape.rows]
+    def _work(self, shape: Shape, table: Tensor | None = None) -> Output:
+        table = self._tables[shape.rows] if table is None else table
         rows = table[:, PLACE].long()
         if self._kernel:
             plan = FixedPlan(
@@ -369,7 +369,7 @@ def _cut(read: Read, at: int) -> tuple[Read, Read]:
     )
 
 
-def _on(device: torch.device) -> Any:
+def on(device: torch.device) -> Any:
     """Return a context that makes `device` current: kernels launch there, wherever
     their tensors are.
     """
