@@ -87,7 +87,8 @@ class RequestFile:
                     self.faults.append(Fault(number, error.code, str(error)))
         except OSError as error:
             raise InvalidRequest(
-                f"cannot read {path}: {words(error)}. Give a file of JSON lines"
+                f"cannot read {path}: {error.strerror or words(error)}. Give a file of "
+                "JSON lines"
             ) from error
 
     def check(self) -> None:
