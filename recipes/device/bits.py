@@ -36,13 +36,13 @@ def main(device: str, shape: str) -> None:
         )
         for name, read in readings.items()
     }
-    found = {
+    report = {
         "target": source.name,
         "backend": model.capability.backend,
         "rows": len(text),
     }
-    found["differing_rows"] = differing
-    Path(os.environ["RESULT"]).write_text(json.dumps(found), encoding="utf-8")
+    report["differing_rows"] = differing
+    Path(os.environ["RESULT"]).write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

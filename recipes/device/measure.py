@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="Steps. Default: all.")
     parser.add_argument("--list", action="store_true", help="Print the steps only.")
     parser.add_argument("--site", type=Path, help="Folder for metadata of packages.")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     device, out = os.environ["DEVICE"], Path(os.environ["OUT"])
     variables = EVERYWHERE | {"DEVICE": device} | (TINY if device == "cpu" else FULL)
     text = Template(STEPS.read_text(encoding="utf-8"))
@@ -70,12 +70,12 @@ def main() -> int:
         for one in text.substitute(variables).splitlines()
     ]
     chosen = [
-        one for one in lines if one and (one[0] in asked.names or not asked.names)
+        one for one in lines if one and (one[0] in options.names or not options.names)
     ]
-    if asked.list:
+    if options.list:
         sys.stdout.writelines(shlex.join(one) + "\n" for one in chosen)
         return 0
-    describe(asked.site)
+    describe(options.site)
     ends = monotonic() + float(os.environ["LIMIT_S"])
     out.mkdir(parents=True, exist_ok=True)
     steps: list[dict[str, Any]] = []

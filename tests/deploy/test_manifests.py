@@ -276,7 +276,7 @@ def test_file_follows_the_schema_of_ray_and_names_options(number):
 
 
 def test_pods_of_ray_have_room_for_what_they_run():
-    """KubeRay's own fields are those of its API, ray.io/v1."""
+    """KubeRay's own fields are fields of its API, ray.io/v1."""
     service = ray_files()[1]
     cluster = service["rayClusterConfig"]
     head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]

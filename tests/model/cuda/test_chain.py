@@ -1,4 +1,4 @@
-"""Chains that are drafted in one piece of work equal those that grow token by token."""
+"""Chains drafted in one piece of work equal chains that grow token by token."""
 
 from dataclasses import replace
 from itertools import groupby
@@ -116,6 +116,8 @@ def test_chains_pause_while_another_text_is_open():
 
 
 def test_chains_that_cannot_be_recorded_grow_by_levels():
-    with pytest.warns(UserWarning, match="cannot record drafts.*not permitted") as told:
+    with pytest.warns(
+        UserWarning, match="cannot record drafts.*not permitted"
+    ) as warned:
         same_rounds(loop(Levels), loop(Chains, test_graph.Failing(1)), case(0.8))
-    assert len(told) == 1
+    assert len(warned) == 1

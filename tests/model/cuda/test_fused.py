@@ -64,7 +64,7 @@ def test_rotary_is_that_of_llama(dtype, monkeypatch):
 
 
 class Launches(TorchDispatchMode):
-    """Counts the operations of torch, most of which launch a kernel."""
+    """Counts the operations of torch; most of them launch a kernel."""
 
     count = 0
 
