@@ -165,9 +165,8 @@ def check_same(found: GrownTree, wanted: GrownTree) -> None:
 
 def paths(draft: Draft, row: int = 0) -> dict[tuple[int, ...], float]:
     """Every draft token by the tokens that lead to it."""
-    assert draft.probabilities is not None
-    names = map(tuple, draft.trees[row].paths[1:])
-    return dict(zip(names, draft.probabilities[row].tolist(), strict=False))
+    tree = draft.trees[row]
+    return dict(zip(map(tuple, tree.paths[1:]), tree.probabilities, strict=True))
 
 
 PARENTS = [-1, -1, 0, 1, 1, 2, 4]

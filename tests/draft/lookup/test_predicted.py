@@ -125,19 +125,19 @@ def test_sequences_keep_to_their_own_expectation_and_release_forgets_it():
 def test_probabilities_grow_with_agreement_and_learn_from_failure():
     expected = list(range(10, 30))
     by, fresh = PredictedDrafter(), sequence(expected[:10], expected)
-    sure = by.propose(batch(fresh), [3]).probabilities[0]
-    lost = by.propose(
-        batch(sequence([*expected[:3], 45], expected, id=1)), [3]
-    ).probabilities[0]
-    assert float(sure[0]) > float(lost[0])
-    assert bool((sure[1:] <= sure[:-1]).all())
+    other = sequence([*expected[:3], 45], expected, id=1)
+    sure, lost = (
+        by.propose(batch(one), [3]).trees[0].probabilities for one in (fresh, other)
+    )
+    assert sure[0] > lost[0]
+    assert sure == sorted(sure, reverse=True)
     for _ in range(20):
         draft = by.propose(batch(fresh), [3])
         wrong = Verdict.padded(
             torch.full((1, draft.nodes), -1), torch.tensor([0]), torch.tensor([45])
         )
         by.observe(batch(fresh), draft, wrong, Scores(()))
-    assert float(by.propose(batch(fresh), [3]).probabilities[0, 0]) < 0.3
+    assert by.propose(batch(fresh), [3]).trees[0].probabilities[0] < 0.3
     assert by.propose(batch(fresh, floor=0.3), [3]).count.tolist() == [0]
 
 

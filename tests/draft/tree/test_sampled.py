@@ -43,7 +43,7 @@ def grow(batch: Batch, shape: Shape) -> Draft:
         ready = [-1]
         while ready:
             node = ready.pop(0)
-            ready += tree.draw(row, node, DRAFTER[min(1, len(tree.path(row, node)))])
+            ready += tree.draw(row, node, DRAFTER[0 if node < 0 else 1])
     return tree.draft()
 
 
@@ -63,7 +63,7 @@ def test_siblings_carry_distribution_that_first_was_drawn_from() -> None:
     assert draft.parents.tolist() == [[-1, -1, 0, 0, 1, 1]]
     assert draft.count.tolist() == [6]
     assert not draft.chain
-    assert draft.probabilities is None
+    assert draft.trees[0].probabilities == []
     distributions = (DRAFTER / 0.5).softmax(-1)[[0, 0, 1, 1, 1, 1]]
     torch.testing.assert_close(draft.probs[0], distributions)
 

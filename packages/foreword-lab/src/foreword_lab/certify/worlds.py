@@ -187,7 +187,7 @@ def chain(
 
 def changed(draft: Draft, **to: Any) -> Draft:
     """The draft with other tensors in some places."""
-    names = ("tokens", "parents", "count", "probs", "chain", "probabilities")
+    names = ("tokens", "parents", "count", "probs", "chain")
     return Draft.padded(**{name: getattr(draft, name) for name in names} | to)
 
 

@@ -17,11 +17,15 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class DraftTree:
-    """Draft tokens of one sequence, parents first; `probabilities` as in `Draft`."""
+    """Draft tokens of one sequence, parents first."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+    """The drafter's estimates that the target's output contains the path to each node;
+    never rise along a path. Empty where unknown, and for sampled tokens: dropping one
+    by its probability is biased.
+    """
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -122,12 +126,9 @@ class Draft:
         probs: Float[Tensor, "batch node vocab"] | None = None,
         *,
         chain: bool = True,
-        probabilities: Float[Tensor, "batch node"] | None = None,
     ) -> "Draft":
         """Return a draft made from padded tensors, on any device."""
-        return _PaddedDraft(
-            tokens, parents, count, probs, chain=chain, probabilities=probabilities
-        )
+        return _PaddedDraft(tokens, parents, count, probs, chain=chain)
 
     @cached_property
     def tokens(self) -> Int[Tensor, "batch node"]:
@@ -156,20 +157,6 @@ class Draft:
     def weighed(self) -> bool:
         """Whether every draft token has a probability."""
         return all(len(tree.probabilities) == len(tree) for tree in self.trees)
-
-    @cached_property
-    def probabilities(self) -> Float[Tensor, "batch node"] | None:
-        """The drafter's estimate that the target's output contains the path to each
-        node; never rises along a path.
-
-        None where unknown. Not allowed for sampled tokens (`probs`): dropping one by
-        its probability is biased.
-        """
-        if not self.weighed:
-            return None
-        return _table(
-            [tree.probabilities for tree in self.trees], self.nodes, 0.0, self.device
-        )
 
     @cached_property
     def nodes(self) -> int:
@@ -233,14 +220,12 @@ class _PaddedDraft(Draft):
         probs: Float[Tensor, "batch node vocab"] | None,
         *,
         chain: bool,
-        probabilities: Float[Tensor, "batch node"] | None,
     ) -> None:
         self.tokens = tokens
         self.parents = parents
         self.count = count
         self.probs = probs
         self.chain = chain
-        self.probabilities = probabilities
         self.nodes = tokens.shape[1]
         self.device = tokens.device
 
@@ -258,19 +243,9 @@ class _PaddedDraft(Draft):
                 f"cannot read this draft: its width {shape[1]} cannot hold {count} "
                 "tokens"
             )
-        probabilities = [[] for _ in count]
-        if self.probabilities is not None:
-            probabilities = self.probabilities.tolist()
-        rows = zip(
-            self.tokens.tolist(),
-            self.parents.tolist(),
-            probabilities,
-            count,
-            strict=True,
-        )
+        rows = zip(self.tokens.tolist(), self.parents.tolist(), count, strict=True)
         return tuple(
-            DraftTree(tokens[:used], parents[:used], probs[:used])
-            for tokens, parents, probs, used in rows
+            DraftTree(tokens[:used], parents[:used]) for tokens, parents, used in rows
         )
 
 
@@ -292,7 +267,9 @@ class Verdict:
         bonus: Int[Tensor, "batch"],
     ) -> "Verdict":
         """Return a verdict made from padded tensors, on any device."""
-        return _PaddedVerdict(path, accepted, bonus)
+        paths = zip(path.tolist(), accepted.tolist(), strict=True)
+        rows = [nodes[:count] for nodes, count in paths]
+        return Verdict(rows, bonus.tolist(), path.shape[1])
 
     @cached_property
     def path(self) -> Int[Tensor, "batch depth"]:
@@ -317,38 +294,13 @@ class Verdict:
         return emitted
 
 
-class _PaddedVerdict(Verdict):
-    """A verdict that is given as tensors; its lists are read from them on first use."""
-
-    def __init__(
-        self,
-        path: Int[Tensor, "batch depth"],
-        accepted: Int[Tensor, "batch"],
-        bonus: Int[Tensor, "batch"],
-    ) -> None:
-        self.path = path
-        self.accepted = accepted
-        self.bonus = bonus
-
-    @cached_property
-    def kept(self) -> Sequence[Sequence[int]]:
-        """Accepted nodes of each sequence, from the root on."""
-        paths = zip(self.path.tolist(), self.accepted.tolist(), strict=True)
-        return [path[:count] for path, count in paths]
-
-    @cached_property
-    def added(self) -> Sequence[int]:
-        """The target's next token of each sequence."""
-        return list(self.bonus.tolist())
-
-
 def _table(
-    rows: Sequence[Sequence[int]] | Sequence[Sequence[float]],
+    rows: Sequence[Sequence[int]],
     width: int,
-    fill: float,
+    fill: int,
     device: torch.device | None = None,
-) -> Tensor:
-    """Return rows padded with `fill` at the end; int64 if it is an int, or float32."""
-    kind = torch.int64 if isinstance(fill, int) else torch.float32
+) -> Int[Tensor, "row width"]:
+    """Return rows padded with `fill` at the end."""
     padded = [[*row, *[fill] * (width - len(row))] for row in rows]
-    return torch.tensor(padded, dtype=kind, device=device).reshape(len(rows), width)
+    table = torch.tensor(padded, dtype=torch.int64, device=device)
+    return table.reshape(len(rows), width)

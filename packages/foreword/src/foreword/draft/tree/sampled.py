@@ -101,10 +101,6 @@ class SampledTree:
             tree.distributions |= zip(children, distributions, strict=True)
         return children
 
-    def path(self, row: int, node: int) -> list[int]:
-        """Return request `row`'s tokens from the last committed to a sampled node."""
-        return self._rows[row].path(node)
-
     def branches(self, row: int, node: int) -> bool:
         """Return whether this node has children to sample."""
         return bool(self._rows[row].children.get(node))
