@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword.types import Draft, Noise, Verdict
-from foreword.verify.match import _follow_chain, _follow_tree, _one_by_one, match
+from foreword.verify.match import match
 from foreword_lab.certify.worlds import chain, changed
 
 VOCAB = 3
@@ -123,23 +123,3 @@ def test_shared_noise_is_worth_what_theory_says() -> None:
         abs(verdict.accepted.double().mean().item() - theory)
         < 4 * (theory * (1 - theory) / rows) ** 0.5
     )
-
-
-@given(forests())
-def test_few_draws_are_followed_one_by_one_as_many_are_together(
-    rows: list[tuple[list[int], list[int], list[int], int]],
-) -> None:
-    says, tokens, parents, count = (
-        torch.tensor(part, dtype=torch.long) for part in zip(*rows, strict=True)
-    )
-    line = changed(chain(tokens, None), count=count)
-    for draft, together in (
-        (line, _follow_chain),
-        (changed(line, chain=False), _follow_tree),
-        (Draft.padded(tokens, parents, count, chain=False), _follow_tree),
-    ):
-        one_by_one, expected = _one_by_one(says.tolist(), draft), together(says, draft)
-        assert torch.equal(one_by_one.path, expected.path)
-        assert torch.equal(one_by_one.accepted, expected.accepted)
-        assert torch.equal(one_by_one.bonus, expected.bonus)
-        assert (expected.kept, expected.added) == (one_by_one.kept, one_by_one.added)
