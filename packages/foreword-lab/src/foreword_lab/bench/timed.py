@@ -13,7 +13,7 @@ from torch import Tensor
 from foreword.draft import Drafter
 from foreword.draft.tree.drafter import DraftModel, ModelDrafter
 from foreword.model import Model
-from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.backend import Backend
 from foreword.model.kv.pages import PagePool
 from foreword.types.growth import GrownTree
 
@@ -74,8 +74,8 @@ class TimedBackend(Timer):
                     attribute = partial(self.clocked, attribute)
                 if callable(attribute):
                     setattr(self, name, attribute)
-        if isinstance(inner, GrowsTrees):
-            self.grow = partial(self._grow, inner.grow)
+        if grow := getattr(inner, "grow", None):
+            self.grow = partial(self._grow, grow)
         self.mode, self.copies = inner.mode, inner.copies
 
     @property
@@ -86,9 +86,12 @@ class TimedBackend(Timer):
         """Begin a sequence without earlier ones' pages: every run reads its prompt."""
         return self._inner.open(id, capacity)
 
-    def _grow(self, grow: Callable[..., GrownTree], *args: object) -> GrownTree:
+    def _grow(
+        self, grow: Callable[..., GrownTree | None], *args: object
+    ) -> GrownTree | None:
         grown = self.clocked(grow, *args)
-        self.reads += len(grown.read)
+        if grown is not None:
+            self.reads += len(grown.read)
         return grown
 
     def __getattr__(self, name: str) -> Any:

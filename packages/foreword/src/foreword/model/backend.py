@@ -10,7 +10,6 @@ from torch import Tensor
 from foreword.model.kv.memories import Kind
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read
-from foreword.types.growth import GrownTree, TreeRequest
 
 
 class Mode(Enum):
@@ -94,13 +93,4 @@ class ReadsHiddenStates(Protocol):
         self, hidden: Float[Tensor, "rows hidden"]
     ) -> Float[Tensor, "rows vocab"]:
         """Return the logits of the LM head for hidden states after the final norm."""
-        ...
-
-
-@runtime_checkable
-class GrowsTrees(Protocol):
-    """A backend that grows a whole draft tree in one call."""
-
-    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        """Run a read, then grow a tree after it as `CoupledTree` does."""
         ...

@@ -70,12 +70,6 @@ class View:
         """The pages of its keys and values."""
         return self.executor.pool
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of memory that quantized copies of weights take."""
-        executor = self.executor
-        return executor.matrices.bytes if isinstance(executor, NativeExecutor) else 0
-
     def memory(self, kind: type[Kind]) -> Kind | None:
         """Return the memory of a kind; None if there is none."""
         return self.executor.memory(kind)
@@ -119,27 +113,16 @@ class View:
     def move(self, id: int, source: list[int], start: int) -> None:
         self.executor.move(id, source, start)
 
-
-class GrowingView(View):
-    """A view over an executor that grows whole trees; a class of its own, since runtime
-    protocols check for method names.
-    """
-
-    def __init__(
-        self,
-        executor: NativeExecutor,
-        embed: Callable[[Tensor], Tensor],
-        *,
-        first: int = 0,
-    ) -> None:
-        super().__init__(executor, nullcontext, embed, first=first)
-        self._executor = executor
-
-    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        """Read the end of a sequence, then grow a draft tree after it, in one call."""
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Read the end of a sequence, then grow a draft tree after it, in one call;
+        None where the executor grows none.
+        """
+        executor = self.executor
+        if not isinstance(executor, NativeExecutor):
+            return None
         if self.early is None:
-            return self._executor.grow(read, ask)
-        grown, states = self._executor.grow_hidden(read, ask, self.early.layers)
+            return executor.grow(read, ask)
+        grown, states = executor.grow_hidden(read, ask, self.early.layers)
         assert states is not None
         count = len(read.tokens)
         end = read.start + count
@@ -208,7 +191,7 @@ def _reader(
         twin.skip(skip.attention, skip.mlp)
         is_same = shares and bits == 16 and not backend.model.stream
         first = skip.exit(backend.model.layers) if is_same else 0
-        return GrowingView(twin, target.embed, first=first)
+        return View(twin, nullcontext, target.embed, first=first)
     if bits != 16:
         raise InvalidRequest(
             f"cannot read {target.name} with weights of {bits} bits: only backend "

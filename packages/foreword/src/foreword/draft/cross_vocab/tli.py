@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -19,7 +18,7 @@ from foreword.draft.cross_vocab.token_map import TokenMap
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ModelError
 from foreword.model import Model, Tokenizer
-from foreword.model.backend import Backend, GrowsTrees
+from foreword.model.backend import Backend
 from foreword.model.kv.memories import Remembers
 from foreword.model.kv.pages import PagePool
 from foreword.model.kv.reads import Read
@@ -34,9 +33,9 @@ ENDLESS = 2**31
 def translated(model: Model, translation: TokenMap) -> Model:
     """Return the model in the target's vocabulary; of long texts it reads the end."""
     view = copy.copy(model)
-    fast = isinstance(model.backend, GrowsTrees)
-    kind = RemappedTreeBackend if fast else RemappedBackend
-    view.backend = kind(model.backend, translation, model.context, model.device)
+    view.backend = RemappedBackend(
+        model.backend, translation, model.context, model.device
+    )
     view.vocab, view.context = len(translation.spellings), ENDLESS
     return view
 
@@ -192,17 +191,18 @@ class RemappedBackend(Remembers):
         if text.begin < start:
             self._backend.read([Read(read.id, 0, text.ids[text.begin : start], keep=0)])
 
-
-class RemappedTreeBackend(RemappedBackend):
-    """The same over a backend that grows trees by itself, of shared tokens."""
-
-    def grow(self, read: Read, ask: TreeRequest) -> GrownTree:
-        """Read the end of a text, then grow a tree of shared tokens after it."""
+    def grow(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+        """Read the end of a text, then grow a tree of shared tokens after it; None
+        where the backend grows none.
+        """
+        grow = getattr(self._backend, "grow", None)
+        if grow is None:
+            return None
         ends = tuple(self._spellings[token][-1] for token in ask.ends)
         ask = replace(ask, ends=ends, ids=self._images, target=len(self._spellings))
         # the logits of the last draft id, which may be one of several of its token
         end = replace(self._in_draft_ids(read), keep=1)
-        grown = cast("GrowsTrees", self._backend).grow(end, ask)
+        grown: GrownTree = grow(end, ask)
         self._texts[read.id].nodes = [(token,) for token in grown.read]
         children = [
             self._shared_children(tokens, values) for tokens, values in grown.children
