@@ -48,30 +48,30 @@ Count = Annotated[
 ]
 Logprobs = Annotated[
     int | None,
-    typer.Option(
+    options.option(
+        options.OUTPUT,
         "--logprobs",
-        help="With --json: log-probabilities, N alternatives per token.",
-        metavar="N",
-        rich_help_panel=options.OUTPUT,
+        "With --json: log-probabilities, N alternatives per token.",
+        "N",
     ),
 ]
 Record = Annotated[
     Path | None,
-    typer.Option(
+    options.option(
+        options.OUTPUT,
         "--record",
-        help="File for the recording of every round.",
-        metavar="FILE",
-        callback=options.checked(early.file),
-        rich_help_panel=options.OUTPUT,
+        "File for the recording of every round.",
+        "FILE",
+        check=early.file,
     ),
 ]
 Prediction = Annotated[
     str,
-    typer.Option(
+    options.option(
+        options.DRAFTING,
         "--prediction",
-        help="Text the answer is likely to contain.",
-        metavar="TEXT|@FILE",
-        rich_help_panel=options.DRAFTING,
+        "Text the answer is likely to contain.",
+        "TEXT|@FILE",
     ),
 ]
 

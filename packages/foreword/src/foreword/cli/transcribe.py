@@ -37,59 +37,37 @@ Files = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        help="Speech model, as openai/whisper-tiny: folder or hub id.",
-        metavar="MODEL",
-        rich_help_panel=options.MODEL,
-        callback=options.checked(early.model),
+    options.option(
+        options.MODEL,
+        "--model -m",
+        "Speech model, as openai/whisper-tiny: folder or hub id.",
+        "MODEL",
+        check=early.model,
     ),
 ]
 Language = Annotated[
     str | None,
-    typer.Option(
-        "--language",
-        "-l",
-        help="Language of the speech. Default: detected.",
-        rich_help_panel=SPEECH,
+    options.option(
+        SPEECH, "--language -l", "Language of the speech. Default: detected."
     ),
 ]
 Task = Annotated[
     Literal["transcribe", "translate"] | None,
-    typer.Option(
-        "--task", help="Text in that language, or in English.", rich_help_panel=SPEECH
-    ),
+    options.option(SPEECH, "--task", "Text in that language, or in English."),
 ]
 Timestamps = Annotated[
-    bool,
-    typer.Option(
-        "--timestamps", help="Start and end of each segment.", rich_help_panel=SPEECH
-    ),
+    bool, options.option(SPEECH, "--timestamps", "Start and end of each segment.")
 ]
 Prompt = Annotated[
     str,
-    typer.Option(
-        "--prompt",
-        help="Text before the first window: names, style.",
-        rich_help_panel=SPEECH,
-    ),
+    options.option(SPEECH, "--prompt", "Text before the first window: names, style."),
 ]
 Fallback = Annotated[
     bool,
-    typer.Option(
+    options.option(
+        SPEECH,
         "--fallback",
-        help="Higher temperatures for poor text; silence left out.",
-        rich_help_panel=SPEECH,
-    ),
-]
-Temperature = Annotated[
-    float,
-    typer.Option(
-        "--temperature",
-        "-t",
-        help="Sampling temperature.",
-        rich_help_panel=options.SAMPLING,
+        "Higher temperatures for poor text; silence left out.",
     ),
 ]
 
@@ -107,7 +85,7 @@ def transcribe(
     timestamps: Timestamps = False,
     prompt: Prompt = "",
     fallback: Fallback = False,
-    temperature: Temperature = 0.0,
+    temperature: options.Temperature = 0.0,
     max_tokens: options.MaxTokens = None,
     seed: options.Seed = None,
     stats: options.Statistics = True,
