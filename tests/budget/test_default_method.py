@@ -74,8 +74,11 @@ def test_source_drafts_alone_with_another_budget_or_rule(options, method):
 def test_requests_share_the_source_of_the_default():
     """A head is the source of one member: requests that name it have it too."""
     with LLM(bundled.target(), draft=bundled.head("eagle"), dtype=DTYPE) as llm:
-        assert llm.session.label("eagle") == f"eagle from {bundled.head('eagle')}"
-        assert llm.session.label("ngram") == "ngram"
+        assert (
+            llm.session.speculators.label("eagle")
+            == f"eagle from {bundled.head('eagle')}"
+        )
+        assert llm.session.speculators.label("ngram") == "ngram"
         cascade = SamplingParams(method="cascade(suffix, eagle)")
         assert llm.session.speculator(cascade).names == (), "it is one method"
         drafters = [

@@ -178,7 +178,7 @@ async def crowd(server: Running, count: int, expected: dict[int, str]) -> Counte
 @pytest.mark.filterwarnings("ignore:the drafter failed")
 def test_a_crowd_loses_nothing(soaked: LLM) -> None:
     faulty = Faulty()
-    soaked.session._speculators._drafters.get("ngram", lambda: faulty)
+    soaked.session.speculators._drafters.get("ngram", lambda: faulty)
     with running(soaked, queue=CONCURRENCY - 2) as server:
         expected = texts(server)
         asyncio.run(crowd(server, REQUESTS // 4, expected))

@@ -177,7 +177,7 @@ class Service(Front):
 
     def can_draft(self, name: str) -> bool:
         """Whether requests may name this method: it needs no draft, or has one."""
-        return self.llm.session.can_draft(name)
+        return self.llm.session.speculators.can_draft(name)
 
     @asynccontextmanager
     async def answer(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from foreword.errors import InvalidRequest
+from foreword.errors import InvalidRequest, check_unicode
 
 Check = Callable[[str, Any], Any]
 """(name, value) -> the value to store. Raises InvalidRequest if it is not allowed."""
@@ -47,3 +47,17 @@ def whole(
         return int(number)
 
     return check
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value, or raise InvalidRequest."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """Return a string of valid Unicode, or raise InvalidRequest."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string, got {value!r}")
+    return check_unicode(name, value)

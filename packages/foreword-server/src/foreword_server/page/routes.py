@@ -139,10 +139,11 @@ def described(service: Service) -> dict[str, Any]:
             "rounds": round(price.drafting.weight),
         }
     scheduler = llm.engine.scheduler
+    source = llm.session.speculators.label(llm.method).partition(" from ")[2]
     return {
         "model": service.name,
         "method": llm.method,
-        "draft": PurePath(llm.session.label(llm.method).partition(" from ")[2]).name,
+        "draft": PurePath(source).name,
         "context": service.context,
         "images": reads_images(llm.target),
         "sampling": llm.sampling,

@@ -43,7 +43,7 @@ class Session:
         self.tokenizer = tokenizer
         self.method = method
         self.closed = False
-        self._speculators = speculators
+        self.speculators = speculators
         self._requests = requests
         self._lock = RLock()
         self._text_lock = Lock()
@@ -54,7 +54,7 @@ class Session:
     def beside(self, engine: Engine) -> "Session":
         """Return a session on another engine of the target, with the same reading."""
         return Session(
-            engine, self._speculators, self._requests, self.tokenizer, self.method
+            engine, self.speculators, self._requests, self.tokenizer, self.method
         )
 
     # ---- requests
@@ -88,7 +88,7 @@ class Session:
 
     def load(self, params: SamplingParams) -> Future[Drafter] | None:
         """Return the drafter of such requests, being loaded; None once closed."""
-        return None if self.closed else self._speculators.load(params)
+        return None if self.closed else self.speculators.load(params)
 
     def compiling(self, params: SamplingParams) -> Future[object] | None:
         """Return the compiling grammar of such answers; None if free or closed."""
@@ -96,25 +96,17 @@ class Session:
             return None
         return self._requests.compiling(params)
 
-    def can_draft(self, method: str) -> bool:
-        """Whether requests may name this method: it needs no draft, or has one."""
-        return self._speculators.can_draft(method)
-
-    def label(self, method: str) -> str:
-        """Return a method with its source, as measured speeds are kept under."""
-        return self._speculators.label(method)
-
     def speculator(self, params: SamplingParams) -> Speculator:
         """Return the drafter, rule and budget of requests with these parameters."""
-        return self._speculators.for_request(self.engine, params)
+        return self.speculators.for_request(self.engine, params)
 
     def drafter(self, params: SamplingParams, *, fresh: bool = False) -> Drafter:
         """Return the drafter of such requests; it is loaded if need be. A `fresh` one
         remembers no text of other requests.
         """
         if fresh:
-            return self._speculators.fresh(params)
-        return self._speculators.load(params).result()
+            return self.speculators.fresh(params)
+        return self.speculators.load(params).result()
 
     # ---- rounds
 
@@ -275,7 +267,7 @@ class Session:
                 )
                 self.engine.abort(request)
             if not self.closed:
-                del self.engine, self.target, self._speculators, self._requests
+                del self.engine, self.target, self.speculators, self._requests
             self.closed = True
 
     def _check_open(self) -> None:

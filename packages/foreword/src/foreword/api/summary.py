@@ -28,7 +28,7 @@ def summary(llm: LLM, *, bundled: bool = False) -> str:
 
 def _drafter(llm: LLM) -> str:
     """Return the method, with the names of its drafts."""
-    label = llm.session.label(llm.method)
+    label = llm.session.speculators.label(llm.method)
     method, _, sources = label.partition(" from ")
     if not sources:
         return method

@@ -6,7 +6,6 @@ import platform
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from foreword.cli.common import options, render
 
@@ -93,11 +92,8 @@ def _version(package: str) -> str | None:
 
 
 def _flags() -> set[str]:
-    """Return the CPU flags of /proc/cpuinfo; empty on systems without /proc."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return set(
-        next(
-            (line.partition(":")[2] for line in lines if line.startswith("flags")), ""
-        ).split()
-    )
+    """Return the flags of the processor; none on systems other than Linux."""
+    from foreword.native.cpu import cpuinfo
+
+    flags = (line.partition(":")[2] for line in cpuinfo() if line.startswith("flags"))
+    return set(next(flags, "").split())

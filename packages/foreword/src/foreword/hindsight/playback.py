@@ -65,7 +65,7 @@ class Known:
     @classmethod
     def of(cls, recording: Recording) -> "Known":
         """Return a recording's answer. Raises InvalidRequest if it is empty."""
-        answer = tuple(emitted(recording.rounds))
+        answer = tuple(recording.tokens)
         if not answer:
             raise InvalidRequest(
                 "cannot replay this recording: it holds no token. Record an answer "
@@ -91,11 +91,7 @@ def _frozen(value: Any) -> Any:
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
     """Return the tokens that rounds wrote, without those cut off by a stop or limit."""
-    tokens: list[int] = []
-    for round_ in rounds:
-        path = [round_.draft[node].token for node in round_.accepted]
-        tokens += [*path, round_.added.token][: len(round_.pieces)]
-    return tokens
+    return [token for one in rounds for token in one.tokens]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def candidates(session: Session) -> list[str]:
         for name in METHODS.own
         if name != PLAIN
         and not isinstance(find_method(name), MethodSpec)
-        and session.can_draft(name)
+        and session.speculators.can_draft(name)
     ]
 
 

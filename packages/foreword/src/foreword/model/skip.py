@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model.executors.torch.attention import bias_table
-from foreword.model.executors.torch.hooks import replaced_forwards
+from foreword.model.executors.torch.hooks import passed, replaced_forwards
 from foreword.model.layers import layers_of
 
 Forwards = dict[nn.Module, Callable[..., Any]]
@@ -81,14 +81,8 @@ def _sublayers(layer: Any) -> Sublayers:
         )
     attention: Forwards = {layer.self_attn: _no_attention}
     if hasattr(layer, "encoder_attn"):  # as BART: the MLP is in the layer's own forward
-        return Sublayers(
-            attention, {layer.fc1: _unchanged, layer.fc2: torch.zeros_like}
-        )
+        return Sublayers(attention, {layer.fc1: passed, layer.fc2: torch.zeros_like})
     return Sublayers(attention, {layer.mlp: torch.zeros_like})
-
-
-def _unchanged(hidden_states: Tensor) -> Tensor:
-    return hidden_states
 
 
 def _no_attention(hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:

@@ -7,7 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsInt
 
-from foreword.errors import InvalidRequest, check_unicode
+from foreword.checks import flag, text
+from foreword.errors import InvalidRequest
 from foreword.types import Stats
 from foreword.types.request import FinishReason
 from foreword.types.speech import LONGEST
@@ -60,14 +61,9 @@ class SpeechOptions:
                 "language must be a code or a name, or None to detect it, got "
                 f"{self.language!r}"
             )
-        if not isinstance(self.prompt, str):
-            raise InvalidRequest(f"prompt must be a string, got {self.prompt!r}")
-        check_unicode("prompt", self.prompt)
+        text("prompt", self.prompt)
         for name in ("timestamps", "condition_on_prev_tokens"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequest(
-                    f"{name} must be True or False, got {getattr(self, name)!r}"
-                )
+            flag(name, getattr(self, name))
         for name in (
             "compression_ratio_threshold",
             "logprob_threshold",

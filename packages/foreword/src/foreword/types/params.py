@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
-from foreword.checks import Check, is_zero_dimensional, scalar, whole
+from foreword.checks import Check, flag, is_zero_dimensional, scalar, text, whole
 from foreword.errors import InvalidRequest, check_unicode
 from foreword.method_name import spelled
 from foreword.options import NODES, DraftingOptions
@@ -207,12 +207,6 @@ def _temperature(name: str, value: Any) -> float:
     return number if number >= _COLDEST else 0.0
 
 
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"{name} must be True or False, got {value!r}")
-    return value
-
-
 def _listed(name: str, value: Any, of: str) -> tuple[Any, ...]:
     """Return the items of a list as a tuple; None counts as empty."""
     if value is None:
@@ -235,12 +229,6 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not all(isinstance(text, str) and text for text in texts):
         raise InvalidRequest(f"{name} must be non-empty strings, got {value!r}")
     return tuple(check_unicode(name, text) for text in texts)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a string, got {value!r}")
-    return check_unicode(name, value)
 
 
 def _name(name: str, value: Any) -> str | None:
@@ -325,27 +313,27 @@ _CHECKS: dict[str, Check] = {
     "max_tokens": whole(1, 2**31, "[1, 2**31]"),
     "min_tokens": whole(0, 2**31, "[0, 2**31]"),
     "stop": _texts,
-    "include_stop_str_in_output": _flag,
+    "include_stop_str_in_output": flag,
     "stop_token_ids": _ids,
-    "ignore_eos": _flag,
+    "ignore_eos": flag,
     "logprobs": whole(0, 100, optional=True),
     "seed": whole(0, 2**63 - 1, "[0, 2**63)", optional=True),
     "n": whole(1, 1024),
-    "skip_special_tokens": _flag,
+    "skip_special_tokens": flag,
     "processors": _callables,
     "json_schema": constraint.json_text,
-    "json_object": _flag,
+    "json_object": flag,
     "regex": constraint.text,
     "grammar": constraint.text,
     "structural_tag": constraint.json_text,
     "prediction": _text_or_ids,
-    "language": _text,
-    "tenant": _text,
+    "language": text,
+    "tenant": text,
     "adapter": _name,
     "priority": whole(-(2**31), 2**31, "[-2**31, 2**31]"),
     "method": _method,
     "rule": _name,
     "budget": _name,
     "nodes": whole(0, NODES, optional=True),
-    "trace": _flag,
+    "trace": flag,
 }

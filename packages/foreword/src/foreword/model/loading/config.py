@@ -138,7 +138,7 @@ def read_config(
             f"cannot load a model from {str(source)!r}: no such folder exists. Give "
             f"one that holds {CONFIG}"
         )
-    values = _read(source)
+    values = read_json(source, CONFIG) or {}
     try:
         _check(values)
         if path is not None:
@@ -315,10 +315,6 @@ def read_json(source: str | Path, name: str) -> dict[str, Any] | None:
             "again"
         )
     return content
-
-
-def _read(source: str | Path) -> dict[str, Any]:
-    return read_json(source, CONFIG) or {}
 
 
 class _Invalid(Exception):

@@ -18,6 +18,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
 from foreword.chats.prompts import ImagePrompt, Rendered
+from foreword.chats.templates import template_of
 from foreword.errors import InvalidRequest, ModelError, words
 from foreword.model.architectures import body, has_vision
 from foreword.model.backend import Backend
@@ -270,8 +271,11 @@ class Vision:
 
     def apply(self, turns: Sequence[Mapping[str, Any]], **options: Any) -> Any:
         """Render a chat, as `apply_chat_template` of a tokenizer does."""
+        template = self.template
+        if template is not None:
+            template = template_of(template, tools=bool(options.get("tools")))
         return self._processor.apply_chat_template(
-            turns, chat_template=self._chosen(options.get("tools")), **options
+            turns, chat_template=template, **options
         )
 
     def encode(
@@ -333,14 +337,6 @@ class Vision:
             if isinstance(value, Tensor) and name not in TEXT
         }
         return ImagePrompt(ids, tensors, self.placeholder, _digest(tensors))
-
-    def _chosen(self, tools: object) -> str | None:
-        templates = self.template
-        if not isinstance(templates, Mapping):
-            return None if templates is None else str(templates)
-        return str(
-            templates["tool_use" if tools and "tool_use" in templates else "default"]
-        )
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> bytes:

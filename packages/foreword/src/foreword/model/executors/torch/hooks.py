@@ -139,7 +139,7 @@ def resumed(
         return torch.cat([states, rest])[None]
 
     *before, last = layers_of(model)[:layers]
-    return replaced_forwards(dict.fromkeys(before, _passed) | {last: given})
+    return replaced_forwards(dict.fromkeys(before, passed) | {last: given})
 
 
 class CapturesHiddenStates:
@@ -188,7 +188,8 @@ class CapturesHiddenStates:
         )
 
 
-def _passed(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+def passed(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+    """Return a module's input: the forward of one that does not run."""
     return hidden_states
 
 
