@@ -65,8 +65,6 @@ def shrunk(part: float, whole: float, prior: float, weight: float) -> float:
 
 BELIEF = 0.5
 """Draft tokens always counted, so that the ratio returns to 1 without evidence."""
-MEMORY = 0.99
-"""Decay per outcome: an effective window of about 100."""
 
 
 class CalibrationRatio:

@@ -16,7 +16,7 @@ from foreword.errors import InvalidRequest, ModelError, words
 from foreword.files import check_creatable, check_writable
 from foreword.method_name import parsed
 from foreword.prompts import file_of
-from foreword.registry import BUDGETS, GUARANTEES, RULES
+from foreword.registry import BUDGETS
 
 STDOUT = Path("-")
 """File that stands for stdout, where JSON goes instead of a table."""
@@ -45,24 +45,12 @@ def method(name: str | None) -> None:
         parsed(name)
 
 
-def rule(name: str) -> None:
-    """Check a verification rule, or the guarantee that it gives."""
-    RULES.check(name, *GUARANTEES)
-
-
 def budget(name: str | None) -> None:
     """Check a budget, given as NAME or NAME:PATH."""
     if name is not None:
         kind, _, folder = name.partition(":")
         BUDGETS.check(kind)
         there(folder or None)
-
-
-def nodes(count: int | None) -> None:
-    """Check a fixed number of draft tokens."""
-    from foreword.types.params import SamplingParams
-
-    SamplingParams(nodes=count)
 
 
 def device(name: str) -> None:

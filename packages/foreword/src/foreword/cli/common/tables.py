@@ -76,10 +76,6 @@ class Table(Generic[Row]):
     emphasis: Callable[[Row], str | None] = lambda _: None
     """Style of a whole row."""
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the rows as plain dicts; see `row_json`."""
-        return [row_json(row) for row in self.rows]
-
     def __rich__(self) -> "Drawn":
         drawn = self._empty()
         for column in self.columns:

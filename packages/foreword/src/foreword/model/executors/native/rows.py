@@ -64,11 +64,6 @@ class Rows(PagePool):
     def copy(self, source: int, target: int) -> None:
         self._storage[target].copy_(self._storage[source])
 
-    @property
-    def bytes(self) -> int:
-        """Return the size of the pool, in bytes."""
-        return sum(page.nbytes for page in self._storage)
-
 
 def rows_of(model: PreTrainedModel, coding: int = forward.WHOLE) -> Rows:
     """Return an empty pool for the keys and values of a model."""

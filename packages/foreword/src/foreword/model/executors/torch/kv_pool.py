@@ -100,13 +100,6 @@ class KVPool(PagePool):
             keys[new] = keys[old]
             values[new] = values[old]
 
-    @property
-    def bytes(self) -> int:
-        """Return the size of the pool, in bytes."""
-        return sum(
-            t.numel() * t.element_size() for pair in self._layers.values() for t in pair
-        )
-
 
 def taken(
     rows: Float[Tensor, "pool heads dim"], where: slice | list[int]
