@@ -14,10 +14,10 @@ from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.files import model_name, part_names
 from foreword.model import Model, load_tokenizer
+from foreword.model.loading import verdicts
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 from foreword.model.loading.sizes import stamps
-from foreword.model.loading.verdicts import verdict_file
 from foreword_server.replicas.catalog import read_catalog
 from gguf_files.families import random
 from tiny_sizes import sizes
@@ -93,13 +93,13 @@ def test_parts_are_unmapped_after_loading(parts):
 
 def test_what_a_probe_found_is_for_all_parts(parts, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("foreword.model.loading.verdicts.LARGE", 1)
+    monkeypatch.setattr(verdicts, "LARGE", 1)
     config = read_config(parts[0])
     assert [name for name, *_ in stamps(parts[1])] == [one.name for one in parts]
-    before = verdict_file(parts[0], config, torch.bfloat16)
-    assert before == verdict_file(parts[2], config, torch.bfloat16)
+    before = verdicts.cached(parts[0], config, torch.bfloat16).file
+    assert before == verdicts.cached(parts[2], config, torch.bfloat16).file
     parts[2].touch()
-    assert before != verdict_file(parts[0], config, torch.bfloat16)
+    assert before != verdicts.cached(parts[0], config, torch.bfloat16).file
 
 
 def test_a_folder_of_models_has_one_for_all_parts(parts):

@@ -27,10 +27,11 @@ class PrefixFile:
     def __init__(self, model: Model, folder: Path) -> None:
         """Raises InvalidRequest where the pages of a model cannot be used again."""
         from foreword.model.executors.native.rows import Rows
-        from foreword.model.loading.verdicts import verdict_file
+        from foreword.model.loading import verdicts
 
         pool = model.backend.pool
-        checkpoint = verdict_file(model.name, model.hf.config, model.dtype)
+        verdict = verdicts.cached(model.name, model.hf.config, model.dtype)
+        checkpoint = verdict and verdict.file
         if not isinstance(pool, Rows) or pool.prefixes.recurrent or checkpoint is None:
             raise InvalidRequest(
                 f"cannot keep prefixes of {model.name} on disk: only pages of the "

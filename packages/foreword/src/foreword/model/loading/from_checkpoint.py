@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from foreword.errors import ForewordError, ModelError, words
-from foreword.files import cache
+from foreword.files import CachedValues, cache
 from foreword.model.executors.registry import NATIVE, Capability
 from foreword.model.kv.limit import free_memory, return_freed
 from foreword.model.layers import fill_missing
@@ -51,7 +51,7 @@ def load(make: "type[Model]", source: str | Path, options: ModelOptions) -> "Mod
     native = only in (None, NATIVE)
     first, *others = dtypes(dtype, where, config.architectures if native else None)
     probed = native and where.type == "cpu"
-    verdict = verdicts.verdict_file(source, config, first) if probed else None
+    verdict = verdicts.cached(source, config, first) if probed else None
     say = _notifier(source)
     known = None
     if probed:
@@ -70,7 +70,7 @@ def load(make: "type[Model]", source: str | Path, options: ModelOptions) -> "Mod
             model = _packed(make, hf, source, where, only, known, trusted=trusted)
         del hf  # `model.hf` is the same one
         if probed and known is None:  # its files may only be here now
-            verdict = verdict or verdicts.verdict_file(source, config, first)
+            verdict = verdict or verdicts.cached(source, config, first)
             verdicts.write(verdict, model.capability)
         say(f"packing {source}")
         _quantize(model, weights, kv, folder)
@@ -137,7 +137,7 @@ def _known(
     config: PreTrainedConfig,
     dtype: torch.dtype | str,
     only: str | None,
-    verdict: Path | None,
+    verdict: CachedValues | None,
     say: Callable[[str], object],
 ) -> Capability | None:
     """Return the kept verdict about a checkpoint, or that about its first layers, which

@@ -2,11 +2,9 @@
 files need not probe again.
 """
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -14,7 +12,7 @@ import transformers
 from transformers import PreTrainedConfig
 
 from foreword.errors import ForewordError
-from foreword.files import cache
+from foreword.files import CachedValues
 from foreword.model.backend import Mode
 from foreword.model.cost import machine
 from foreword.model.executors.registry import Capability
@@ -29,11 +27,11 @@ bfloat16 in hardware, and seconds elsewhere: most of a start.
 """
 
 
-def verdict_file(
+def cached(
     source: str | Path, config: PreTrainedConfig, dtype: torch.dtype | str
-) -> Path | None:
-    """Return the file of the verdict about a checkpoint in a dtype, which may not
-    exist; None where none is kept.
+) -> CachedValues | None:
+    """Return the cache of the verdict about a checkpoint in a dtype, which may be
+    empty; None where none is kept.
 
     Another version of the files, of a library, of this package or another processor has
     another verdict.
@@ -51,39 +49,30 @@ def verdict_file(
         # of the native library
         variables = ("CC", "FOREWORD_CFLAGS", "FOREWORD_INSTRUCTIONS")
         flags = [os.environ.get(name) for name in variables]
-        about = [
-            checkpoint,
-            config.to_dict(),
-            str(dtype),
-            machine(),
-            transformers.__version__,
-            code,
-            flags,
-        ]
-        key = sha256(json.dumps(about, default=str).encode()).hexdigest()
-        return cache() / "probes" / f"{key[:16]}.json"
+        about = {
+            **machine(),
+            "checkpoint": checkpoint,
+            "config": config.to_dict(),
+            "dtype": dtype,
+            "transformers": transformers.__version__,
+            "code": code,
+            "flags": flags,
+        }
+        return CachedValues("probes", about)
     return None
 
 
-def read(file: Path) -> Capability | None:
-    """Return the verdict in a file; None where it does not exist or cannot be read."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        held = json.loads(file.read_text(encoding="utf-8"))
+def read(verdict: CachedValues) -> Capability | None:
+    """Return a cached verdict; None where it does not exist or cannot be read."""
+    held = verdict.read() or {}
+    with suppress(ValueError, KeyError, TypeError):
         mode, error = Mode(held["mode"]), float(held["error"])
         refused = tuple(map(tuple, held["refused"]))
         return Capability(mode, held["backend"], error, refused)
     return None
 
 
-def write(file: Path | None, verdict: Capability) -> None:
-    """Write a verdict, if it has a file; a folder that cannot be written is ignored."""
-    if file is None:
-        return
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        begun = file.with_suffix(".tmp")
-        begun.write_text(
-            json.dumps({**asdict(verdict), "mode": verdict.mode.value}),
-            encoding="utf-8",
-        )
-        begun.replace(file)
+def write(verdict: CachedValues | None, capability: Capability) -> None:
+    """Cache a verdict, if it is to be kept."""
+    if verdict is not None:
+        verdict.write({**asdict(capability), "mode": capability.mode.value})
