@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from foreword.cli.common import early, options, runtime
 from foreword.cli.common.progress import LineProgress
 from foreword.files import atomic_file, room
@@ -19,23 +17,16 @@ FOLDERS = ("int4", "int8")
 
 To = Annotated[
     Form,
-    typer.Option(
+    options.option(
+        None,
         "--to",
-        help=(
-            "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF "
-            "file (Llama)."
-        ),
+        "int4 or int8: a folder in the form of compressed-tensors; Q…: a GGUF file "
+        "(Llama).",
     ),
 ]
 Out = Annotated[
     Path,
-    typer.Option(
-        "--out",
-        "-o",
-        help="New folder or file.",
-        metavar="PATH",
-        callback=options.checked(early.new),
-    ),
+    options.option(None, "--out -o", "New folder or file.", "PATH", early.new),
 ]
 
 

@@ -52,26 +52,20 @@ class ReplicaOptions:
 
     replicas: Annotated[
         int | None,
-        typer.Option(
-            help="Models that answer. Default: one a node or GPU.",
-            rich_help_panel=PANEL,
-            min=1,
+        options.option(
+            PANEL, "", "Models that answer. Default: one a node or GPU.", least=1
         ),
     ] = None
     replica_cpus: Annotated[
         int | None,
-        typer.Option(
-            help="CPUs of each replica. Default: as many as fit.",
-            rich_help_panel=PANEL,
-            min=1,
+        options.option(
+            PANEL, "", "CPUs of each replica. Default: as many as fit.", least=1
         ),
     ] = None
     replica_gpus: Annotated[
         float | None,
-        typer.Option(
-            help="GPUs of each replica. Default: 1 where there are GPUs.",
-            rich_help_panel=PANEL,
-            min=0,
+        options.option(
+            PANEL, "", "GPUs of each replica. Default: 1 where there are GPUs.", least=0
         ),
     ] = None
 

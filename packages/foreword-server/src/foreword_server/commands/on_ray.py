@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli.common import early, render, runtime
+from foreword.cli.common import early, options, render, runtime
 from foreword.errors import InvalidRequest
 from foreword_server.cluster.address import LOCAL
 from foreword_server.commands.routing import Routing
@@ -27,29 +27,20 @@ COUNT = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 Address = Annotated[
     str | None,
-    typer.Option(
-        "--ray",
-        help="Serve on a Ray cluster: an address, auto, or local.",
-        metavar="ADDRESS",
-        rich_help_panel=PANEL,
+    options.option(
+        PANEL, "--ray", "Serve on a Ray cluster: an address, auto, or local.", "ADDRESS"
     ),
 ]
 Cpus = Annotated[
     float | None,
-    typer.Option(
-        "--replica-cpus",
-        help="CPUs of a replica on Ray. Default: a node's.",
-        min=0,
-        rich_help_panel=PANEL,
+    options.option(
+        PANEL, "--replica-cpus", "CPUs of a replica on Ray. Default: a node's.", least=0
     ),
 ]
 Gpus = Annotated[
     float | None,
-    typer.Option(
-        "--replica-gpus",
-        help="GPUs of a replica on Ray. Default: one.",
-        min=0,
-        rich_help_panel=PANEL,
+    options.option(
+        PANEL, "--replica-gpus", "GPUs of a replica on Ray. Default: one.", least=0
     ),
 ]
 Detach = Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.cli.common import runtime
+from foreword.cli.common import options, runtime
 from foreword.errors import InvalidRequest
 from foreword_server.settings import Settings
 
@@ -23,20 +23,17 @@ UNUSED = 600.0
 
 Replicas = Annotated[
     str | None,
-    typer.Option(
+    options.option(
+        PANEL,
         "--replicas",
-        help="Processes: a number, or auto (GPUs, NUMA nodes); MIN-MAX on Ray.",
-        metavar="N|auto",
-        rich_help_panel=PANEL,
+        "Processes: a number, or auto (GPUs, NUMA nodes); MIN-MAX on Ray.",
+        "N|auto",
     ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option(
-        "--replica-timeout",
-        help="Seconds until a process must be ready.",
-        min=1,
-        rich_help_panel=PANEL,
+    options.option(
+        PANEL, "--replica-timeout", "Seconds until a process must be ready.", least=1
     ),
 ]
 ModelsPath = Annotated[
@@ -50,20 +47,20 @@ ModelsPath = Annotated[
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(
+    options.option(
+        PANEL,
         "--models-memory",
-        help="GiB for models loaded by name. Default: 80%.",
-        min=0,
-        rich_help_panel=PANEL,
+        "GiB for models loaded by name. Default: 80%.",
+        least=0,
     ),
 ]
 Unused = Annotated[
     float | None,
-    typer.Option(
+    options.option(
+        PANEL,
         "--unload-after",
-        help="Seconds until an unused model is unloaded; 0: never. Default: 600.",
-        min=0,
-        rich_help_panel=PANEL,
+        "Seconds until an unused model is unloaded; 0: never. Default: 600.",
+        least=0,
     ),
 ]
 

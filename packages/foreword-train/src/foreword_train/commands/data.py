@@ -30,19 +30,18 @@ data = typer.Typer(
 
 Files = Annotated[
     list[Path],
-    typer.Option(
+    options.option(
+        None,
         "--data",
-        help="Records as JSON lines (.gz too). Repeatable.",
-        metavar="FILE",
-        callback=options.checked(early.data),
+        "Records as JSON lines (.gz too). Repeatable.",
+        "FILE",
+        early.data,
     ),
 ]
 Out = Annotated[
     Path,
-    typer.Option(
-        help="JSON lines file; an interrupted run continues.",
-        metavar="FILE",
-        callback=options.checked(early.file),
+    options.option(
+        None, "", "JSON lines file; an interrupted run continues.", "FILE", early.file
     ),
 ]
 MaxTokens = Annotated[

@@ -39,12 +39,8 @@ def export(
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            "-o",
-            help="New folder for the export.",
-            metavar="DIR",
-            callback=options.checked(early.new),
+        options.option(
+            None, "--out -o", "New folder for the export.", "DIR", early.new
         ),
     ],
     model: options.ModelName = None,

@@ -138,10 +138,8 @@ Prompts = Annotated[
 ]
 Bf16 = Annotated[
     bool | None,
-    typer.Option(
-        "--bf16/--no-bf16",
-        help="Training in bfloat16. Default: where fast.",
-        rich_help_panel=RUN,
+    options.option(
+        RUN, "--bf16/--no-bf16", "Training in bfloat16. Default: where fast."
     ),
 ]
 

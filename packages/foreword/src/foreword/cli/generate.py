@@ -38,12 +38,8 @@ Chat = Annotated[
 ]
 Count = Annotated[
     int,
-    typer.Option(
-        "--n",
-        "-n",
-        help="Answers per prompt, with consecutive seeds.",
-        min=1,
-        metavar="N",
+    options.option(
+        None, "--n -n", "Answers per prompt, with consecutive seeds.", "N", least=1
     ),
 ]
 Logprobs = Annotated[

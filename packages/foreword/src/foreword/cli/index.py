@@ -30,13 +30,7 @@ Files = Annotated[
 ]
 Out = Annotated[
     Path,
-    typer.Option(
-        "--out",
-        "-o",
-        help="New folder for the datastore.",
-        metavar="DIR",
-        callback=options.checked(early.new),
-    ),
+    options.option(None, "--out -o", "New folder for the datastore.", "DIR", early.new),
 ]
 
 
