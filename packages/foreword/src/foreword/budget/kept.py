@@ -57,19 +57,16 @@ class KeptStates:
         """Return what is known of a method; nothing if it is not known."""
         return self._states.get(kind, {}).get(name, [])[:-1]
 
-    def record(
-        self, kind: str, name: str, values: Sequence[float], texts: int = 1
-    ) -> None:
-        """Record what was measured of a method on some texts."""
+    def record(self, kind: str, name: str, values: Sequence[float]) -> None:
+        """Record what was measured of a method on a text."""
         if not all(math.isfinite(one) and one >= 0 for one in values):
             return
         known = self._states.setdefault(kind, {}).setdefault(name, [*values, 0.0])
         if len(known) != len(values) + 1:
             return
-        known[-1] = min(known[-1] + texts, STEADY)
-        weight = min(texts / known[-1], 1.0)
+        known[-1] = min(known[-1] + 1, STEADY)
         for at, value in enumerate(values):
-            known[at] += (value - known[at]) * weight
+            known[at] += (value - known[at]) / known[-1]
         self._unsaved += 1
         if self._unsaved >= EVERY:
             self.save()

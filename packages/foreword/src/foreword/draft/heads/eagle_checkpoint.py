@@ -22,6 +22,7 @@ from foreword.draft.heads.eagle_published import (
     read,
 )
 from foreword.draft.heads.export_layout import (
+    LAYER_TENSORS,
     SGLANG,
     SPECULATORS,
     VERSION,
@@ -52,16 +53,8 @@ TENSORS = (
     "lm_head.weight",
     "d2t",
     "t2d",
-    "{layer}.input_layernorm.weight",
     "{layer}.hidden_norm.weight",
-    "{layer}.post_attention_layernorm.weight",
-    "{layer}.self_attn.q_proj.weight",
-    "{layer}.self_attn.k_proj.weight",
-    "{layer}.self_attn.v_proj.weight",
-    "{layer}.self_attn.o_proj.weight",
-    "{layer}.mlp.gate_proj.weight",
-    "{layer}.mlp.up_proj.weight",
-    "{layer}.mlp.down_proj.weight",
+    *(f"{{layer}}.{name}" for name in LAYER_TENSORS),
 )
 """Tensors that every engine requires."""
 HEAD_NORMS = tuple(f"{{layer}}.self_attn.{part}_norm.weight" for part in "qk")

@@ -15,6 +15,18 @@ FOLDER, TARGET = "{folder}", "{target}"
 """Placeholders for paths that are filled in later."""
 VERSION = "0.9.0"
 """Version of speculators whose layout is written."""
+LAYER_TENSORS = (
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+)
+"""Tensors of a layer that every engine requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from foreword.draft.heads.export_layout import (
+    LAYER_TENSORS,
     SPECULATORS,
     VERSION,
     ExportLayout,
@@ -54,19 +55,7 @@ VOCABULARY = ("d2t", "t2d")
 """Offsets from a draft-vocabulary index to the target's token id, and a mask of the
 target's tokens it has.
 """
-TENSORS = (
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-    "input_layernorm.weight",
-    "post_attention_layernorm.weight",
-    "self_attn.q_norm.weight",
-    "self_attn.k_norm.weight",
-)
+TENSORS = (*LAYER_TENSORS, "self_attn.q_norm.weight", "self_attn.k_norm.weight")
 """Tensors of a layer that other engines require."""
 MOST_ROWS = 256
 """Most rows of a block: logits over the vocabulary are held for each row. Published

@@ -147,12 +147,10 @@ def file(source: str | Path, name: str, *, fetch: bool = True) -> Path:
     folder = Path(source).expanduser()
     if folder.is_dir() or lost(source):
         return folder / name
-    if not fetch:
-        return Path(
-            cached_file(str(source), name, local_files_only=True, **_SILENT) or name
-        )
+    local = not fetch or local_only(source)
+    silent = {} if fetch else _SILENT
     return Path(
-        cached_file(str(source), name, local_files_only=local_only(source)) or name
+        cached_file(str(source), name, local_files_only=local, **silent) or name
     )
 
 

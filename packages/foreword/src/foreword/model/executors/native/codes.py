@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import BFloat16, Int, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from foreword.model import architectures
@@ -86,12 +86,10 @@ def fill(model: PreTrainedModel, layers: Sequence[Any]) -> None:
         for name, matrix in (
             {"weight": held} if isinstance(held, Matrix) else held
         ).items():
-            if (weight := part.get_parameter(name)).is_meta:
-                setattr(
-                    part,
-                    name,
-                    nn.Parameter(matrix.weights(weight.dtype), requires_grad=False),
-                )
+            weight = part.get_parameter(name)
+            if weight.is_meta:
+                filled = matrix.weights(weight.dtype)
+                setattr(part, name, experts.frozen(filled))
     if tied:
         head.weight = words.weight
 

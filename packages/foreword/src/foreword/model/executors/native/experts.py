@@ -180,7 +180,7 @@ def drop(layer: Any) -> None:
     """Drop the weights of all experts, once they are packed."""
     experts = block(layer).experts
     for name in MATRICES:
-        setattr(experts, name, _frozen(experts.get_parameter(name).new_empty(0)))
+        setattr(experts, name, frozen(experts.get_parameter(name).new_empty(0)))
 
 
 def restore(
@@ -202,18 +202,18 @@ def restore(
     downs = down.view(len(every), hidden, inner)
     if _alternates(mlp):
         both = every[:count].transpose(1, 2).flatten(1, 2)
-        mlp.experts.gate_up_proj = _frozen(both.transpose(1, 2).contiguous())
-        mlp.experts.down_proj = _frozen(downs[:count].transpose(1, 2).contiguous())
+        mlp.experts.gate_up_proj = frozen(both.transpose(1, 2).contiguous())
+        mlp.experts.down_proj = frozen(downs[:count].transpose(1, 2).contiguous())
         return
-    mlp.experts.gate_up_proj = _frozen(every[:count].flatten(1, 2).clone())
-    mlp.experts.down_proj = _frozen(downs[:count].clone())
+    mlp.experts.gate_up_proj = frozen(every[:count].flatten(1, 2).clone())
+    mlp.experts.down_proj = frozen(downs[:count].clone())
     if _shared(mlp) is None:
         return
     gate, up = every[count:].transpose(0, 1).flatten(1, 2)
     weights = (gate, up, downs[count:].transpose(0, 1).flatten(1))
     for name, weight in zip(SHARED, weights, strict=True):
-        mlp.shared_expert.get_submodule(name).weight = _frozen(weight.clone())
-    mlp.shared_expert_gate.weight = _frozen(router[count : count + 1].clone())
+        mlp.shared_expert.get_submodule(name).weight = frozen(weight.clone())
+    mlp.shared_expert_gate.weight = frozen(router[count : count + 1].clone())
 
 
 def _router(mlp: Any) -> Any:
@@ -240,5 +240,6 @@ def _shared(mlp: Any) -> Any:
     return mlp.shared_expert.down_proj if hasattr(mlp, "shared_expert") else None
 
 
-def _frozen(weight: Tensor) -> nn.Parameter:
+def frozen(weight: Tensor) -> nn.Parameter:
+    """Return a weight as a parameter that is not trained."""
     return nn.Parameter(weight, requires_grad=False)

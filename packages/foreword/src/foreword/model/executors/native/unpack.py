@@ -47,8 +47,10 @@ def restore(
     head = unpacked(by_address[described.head])[: described.vocab]
     embedding: Any = hf.get_input_embeddings()
     if not described.embedding:  # it was tied
-        embedding.weight = _frozen(head)
-    architectures.lm_head(hf).weight = embedding.weight if tied else _frozen(head)
+        embedding.weight = experts.frozen(head)
+    architectures.lm_head(hf).weight = (
+        embedding.weight if tied else experts.frozen(head)
+    )
 
 
 @contextmanager
@@ -78,7 +80,9 @@ def lent(
             experts.drop(part)
 
     def give_head() -> None:
-        head.weight = _frozen(unpacked(by_address[described.head])[: described.vocab])
+        head.weight = experts.frozen(
+            unpacked(by_address[described.head])[: described.vocab]
+        )
 
     head = architectures.lm_head(hf)
     with hooks:
@@ -125,7 +129,3 @@ def _fill(layers: Sequence[nn.Module], rows: Tensor) -> None:
         strict=True,
     ):
         architectures.fill(layer, weight)
-
-
-def _frozen(weight: Tensor) -> nn.Parameter:
-    return nn.Parameter(weight, requires_grad=False)
