@@ -9,6 +9,7 @@ import tiny_models
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read
 from foreword.model.executors.native.build import build
+from foreword.model.executors.native.executor import NativeExecutor
 from foreword.model.skip import LayerSkip
 from foreword.model.view import CODINGS, view
 from foreword.native import forward
@@ -180,6 +181,8 @@ def test_halves_that_are_left_out_add_nothing(dtype):
 @NEEDS_C
 def test_both_kinds_of_view_leave_out_the_same():
     made = [view(target(dtype), skip=SOME) for dtype in ("float32", "bfloat16")]
+    in_c = [isinstance(one.backend.executor, NativeExecutor) for one in made]
+    assert in_c == [False, True]
     said = []
     for one in made:
         one.open(1, 100)
