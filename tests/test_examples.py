@@ -42,7 +42,7 @@ SAYS = {
 }
 """What an example must print; others need only print something."""
 ALONE = ("serving",)
-"""They run in a process of their own in `make test` too: its threads must end."""
+"""They run in a process of their own, in `make test-all`: its threads must end."""
 LINES = 60
 """Most lines of an example."""
 
@@ -71,15 +71,7 @@ def test_example_does_what_it_says(path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path, id=path.stem, marks=() if path.stem in ALONE else pytest.mark.slow
-        )
-        for path in EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_as_a_process(path):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     warnings = ("-W", "error::UserWarning", "-W", "error::RuntimeWarning")

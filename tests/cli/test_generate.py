@@ -21,8 +21,6 @@ QUESTION = 'Define the word "gasolene".'
 LONG = "--temperature 0 --max-tokens 900 --method none --color"
 ENDLESS = ("generate", QUESTION, *LONG.split())
 """At temperature 0 the small model repeats itself: more than a pipe holds."""
-
-
 PLAIN = ("--method", "none")
 """Loads no draft model, where the text is not about drafting."""
 

@@ -9,6 +9,7 @@ from contract import CONTRACT, CONTRACT_IN_THE_LOOP, check_form, the_text_is_una
 from foreword.draft import METHODS
 from foreword.draft.base import Drafter, chosen, first_chain
 from foreword.types import Batch, Draft
+from grids import slow_case
 from running import DTYPE, drafter
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -24,11 +25,7 @@ def test_drafter_keeps_the_contract(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in IN_FLOAT32 else pytest.mark.slow)
-        for name in METHODS
-    ],
+    "name", [name if name in IN_FLOAT32 else slow_case(name) for name in METHODS]
 )
 def test_drafter_keeps_the_contract_in_float32(name):
     for clause in CONTRACT:
@@ -40,22 +37,9 @@ def test_drafter_changes_no_text(name):
     the_text_is_unaffected(lambda: drafter(name, DTYPE))
 
 
-# each method keeps one of the two clauses here, and each clause is kept by half of the
-# methods; `make test-all` has every pair
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "clause"),
-    [
-        pytest.param(
-            name,
-            clause,
-            marks=() if (number + place) % 2 else pytest.mark.slow,
-            id=f"{name}-{clause.__name__}",
-        )
-        for number, name in enumerate(METHODS)
-        for place, clause in enumerate(LATER_CLAUSES)
-    ],
-)
+@pytest.mark.parametrize("clause", LATER_CLAUSES, ids=lambda clause: clause.__name__)
+@every_method
 def test_drafter_changes_no_later_text(name, clause):
     clause(lambda: drafter(name, DTYPE))
 

@@ -31,8 +31,6 @@ SHARED = dict(max_tokens=20, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.8, seed=4, **SHARED)
 GREEDY = SamplingParams(temperature=0, seed=0, **SHARED)
 FILTERED = SamplingParams(temperature=0.8, top_p=0.9, seed=4, **SHARED)
-
-
 _texts: dict[tuple[str, tuple[int, ...]], list[tuple[list[int], torch.Tensor]]] = {}
 """Texts that were read, with their hidden states, by dtype and layers."""
 
