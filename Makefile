@@ -5,6 +5,8 @@
 .PHONY: help venv demo check test test-all durations test-clients test-real soak docs numbers pictures bench release clean
 
 PYTHON ?= python3
+# Keep what Python compiles, also in a container that says otherwise: else each process of a test compiles every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 PINNED_TORCH := 2.13.0
 # Empty: the pinned versions. Others need a .venv of their own: make clean venv TORCH=2.11.0 TRANSFORMERS=5.16.0
 TORCH ?=
