@@ -1,5 +1,6 @@
 """What every test stands on: one thread, fixed random numbers, GPU tests with a GPU."""
 
+import gc
 import os
 import random
 import secrets
@@ -19,6 +20,8 @@ import durations
 import folders
 import reaper
 from foreword.budget.kept import KeptStates
+
+gc.disable()  # until everything is imported, of which nothing is garbage
 
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
@@ -183,6 +186,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays; a search for garbage leaves it out."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
