@@ -4,6 +4,7 @@ emulator.
 """
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from foreword.native import compiler
+from foreword.native import built, compiler
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cpuinfo
 from grids import slow_case
@@ -30,8 +31,6 @@ OPERATIONS, NUMBERS = 35, 3
 """The program's output for each 16 times three numbers: vectors, then numbers."""
 FIRST = (-0.1802, 0.0192, 0.4362, -0.9732, 0.7403, -0.2961, 0.8087, -1.4089)
 """Logits, as an ARM computed them in an emulator and a Xeon with AVX2 to the same bits."""
-
-
 PRODUCT, GROUPED = "85b9b33adaa482b2", "2ee4fbbfa3b69623"
 """Beginnings of the hashes of products in 8 bits and groups, equal on all."""
 
@@ -152,27 +151,37 @@ def given() -> Tensor:
     return torch.cat([common, between.view(torch.float32), odd])
 
 
-def output(kind: Kind, program: Path, folder: Path, numbers: bytes = b"") -> bytes:
-    """A program's output, compiled for this processor with the library's flags."""
-    made, run = folder / "program", partial(subprocess.run, check=True, timeout=120)
+def output(kind: Kind, source: Path, kept: pytest.Cache, numbers: bytes = b"") -> bytes:
+    """A program's output, compiled for this processor with the library's flags.
+
+    pytest keeps the program of each kind until a source or the compiler changes.
+    """
+    run = partial(subprocess.run, check=True, timeout=120, stdout=subprocess.PIPE)
     unfit = (compiler.NATIVE, "-shared", "-fPIC")
     flags = [flag for flag in compiler.FLAGS if flag not in unfit]
-    files = ["-I", str(SOURCES), str(program), "-o", str(made), "-lm"]
-    run([*kind.command, *flags, *kind.flags, *files])
-    words = [*kind.emulator, str(made)]
-    return run(words, input=numbers, stdout=subprocess.PIPE).stdout
+    command = [*kind.command, *flags, *kind.flags, "-I", str(SOURCES), str(source)]
+    version = run([*kind.command, "--version"], text=True).stdout
+    processor = compiler._processor()
+    about = [built.digest(), source.read_text(), version, processor, *command]
+    name = f"{source.stem}-{kind.name}-"
+    folder = kept.mkdir("programs")
+    made = folder / (name + hashlib.sha256("".join(about).encode()).hexdigest())
+    if not made.exists():
+        for older in folder.glob(f"{name}*"):
+            older.unlink(missing_ok=True)
+        fresh = folder / str(os.getpid())
+        run([*command, "-o", str(fresh), "-lm"])
+        fresh.replace(made)
+    return run([*kind.emulator, str(made)], input=numbers).stdout
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
-def results(
-    request, tmp_path_factory
-) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+def results(request) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
     """What the program prints for each block, forwards and a product."""
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("lanes")
-    told = output(kind, PROGRAM, folder, given().numpy().tobytes())
+    told = output(kind, PROGRAM, request.config.cache, given().numpy().tobytes())
     found = torch.frombuffer(bytearray(told), dtype=torch.float32)
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
@@ -271,11 +280,11 @@ def test_products_of_small_levels_are_summed_exactly(results):
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.name)
-def test_bits_are_equal_on_every_processor(kind, tmp_path):
+def test_bits_are_equal_on_every_processor(kind, pytestconfig):
     """Exact halves are included: fused, a product and a sum round to the other side."""
     if why := kind.refused():
         pytest.skip(why)
-    lines = output(kind, PROMISED, tmp_path).decode().splitlines()
+    lines = output(kind, PROMISED, pytestconfig.cache).decode().splitlines()
     found = dict(line.split(": ") for line in lines)
     unpromised = OF_FUSED if "-march=x86-64" in kind.flags else set()
     assert found.keys() == EQUAL.keys()
