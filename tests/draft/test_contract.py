@@ -45,9 +45,7 @@ def test_drafter_changes_no_later_text(name, clause):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "clause", CONTRACT_IN_THE_LOOP, ids=lambda clause: clause.__name__
-)
+@pytest.mark.parametrize("clause", CONTRACT_IN_THE_LOOP, ids=lambda one: one.__name__)
 @every_method
 def test_drafter_changes_no_text_in_float32(name, clause):
     clause(lambda: drafter(name), "float32")

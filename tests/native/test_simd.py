@@ -152,10 +152,7 @@ def given() -> Tensor:
 
 
 def output(kind: Kind, source: Path, kept: pytest.Cache, numbers: bytes = b"") -> bytes:
-    """A program's output, compiled for this processor with the library's flags.
-
-    pytest keeps the program of each kind until a source or the compiler changes.
-    """
+    """A program's output; pytest keeps it until a source or the compiler changes."""
     run = partial(subprocess.run, check=True, timeout=120, stdout=subprocess.PIPE)
     unfit = (compiler.NATIVE, "-shared", "-fPIC")
     flags = [flag for flag in compiler.FLAGS if flag not in unfit]

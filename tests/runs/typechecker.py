@@ -1,7 +1,8 @@
 """The type checker of tests, by a name without commas, as the option needs it."""
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
+from typing import Any
 
 from beartype import BeartypeConf, beartype
 
@@ -10,6 +11,10 @@ strict = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def checked(function: Callable[..., object]) -> Callable[..., object]:
-    """Check a function's calls; to build the check takes time, so its first call does."""
+    """Build a check at its first call: most functions are called by no checked test."""
+    # jaxtyping calls twice: what is returned is checked once the parameters are
+    returned = function.__annotations__.get("return", Any)
+    if returned is not Any:
+        function.__annotations__ = {"return": returned}
     check = cache(lambda: strict(function))
-    return wraps(function)(lambda *args, **kwargs: check()(*args, **kwargs))
+    return lambda *args, **kwargs: check()(*args, **kwargs)

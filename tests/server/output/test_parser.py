@@ -115,8 +115,8 @@ def test_an_output_is_read_the_same_in_random_pieces(output: Output, places: lis
 @given(text=texts, places=st.lists(st.integers(0), max_size=6), opened=st.booleans())
 @example('<tool_call>{"name": "get", "arguments": {"a" 1}}</tool_call>', [5], False)
 @example('[TOOL_CALLS][{"name": "get", "arguments": {}}, {"name', [], True)
-@example("<tool_call><function=get><parameter=x>" + "[" * 5000, [], False)
-@example('{"name": "get", "arguments": {"a": ' + "[" * 5000, [], False)
+@example("<tool_call><function=get><parameter=x>" + "[" * 1500, [], False)
+@example('{"name": "get", "arguments": {"a": ' + "[" * 1500, [], False)
 def test_any_text_is_read_and_none_is_lost(
     format: str, text: str, places: list[int], opened: bool
 ):
