@@ -1,14 +1,48 @@
 """Compile C files as a new process would, within this one."""
 
 import ctypes
+import hashlib
+import os
+import subprocess
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from foreword.native import compiler
+from foreword.native import built, compiler
+
+UNFIT = (compiler.NATIVE, "-shared", "-fPIC")
+FLAGS = [flag for flag in compiler.FLAGS if flag not in UNFIT]
+
+
+@pytest.fixture(scope="session")
+def compile_once(pytestconfig: pytest.Config) -> Callable[..., Path]:
+    """Return what compiles a file once, until a C file or the compiler changes."""
+    folder = pytestconfig.cache.mkdir("compiled")
+    run = partial(subprocess.run, check=True, timeout=120)
+    texts = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.[ch]"))]
+    same = (compiler._processor(), built.digest(), *texts)
+
+    def digest(*parts: str) -> str:
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def compile_once(source: Path, cc: str, *flags: str) -> Path:
+        words = [cc, *FLAGS, *flags, "-I", str(compiler.SOURCES), str(source)]
+        version = run([cc, "--version"], capture_output=True, text=True).stdout
+        kind = f"{source.stem}-{digest(*words)}-"
+        made = folder / (kind + digest(version, *same))
+        if not made.exists():
+            for older in folder.glob(f"{kind}*"):
+                older.unlink(missing_ok=True)
+            fresh = folder / str(os.getpid())
+            run([*words, "-o", str(fresh), "-lm"])
+            fresh.replace(made)
+        return made
+
+    return compile_once
 
 
 class Compiled(NamedTuple):

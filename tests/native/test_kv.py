@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from foreword.native import compiler
-from foreword.native.compiler import SOURCES
 from grids import slow_case
 
 PROGRAM = Path(__file__).with_name("kv.c")
@@ -28,26 +27,16 @@ SHAPES = [
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def program(request, tmp_path_factory) -> Path:
+def program(request, compile_once) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    made = tmp_path_factory.mktemp("kv") / "program"
-    others = (compiler.NATIVE, "-shared", "-fPIC")
-    flags = [flag for flag in compiler.FLAGS if flag not in others]
-    words = ["cc", *flags, request.param, "-I", str(SOURCES), str(PROGRAM)]
-    words += ["-o", str(made), "-lm"]
-    subprocess.run(words, check=True, timeout=120)
-    return made
+    return compile_once(PROGRAM, "cc", request.param)
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("registers", [0, 1])
 def test_attention_is_that_over_rounded_rows(program, registers):
-    found = {}
     for shape in SHAPES:
         words = [program, *shape.split(), str(registers)]
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=True, timeout=60
-        )
-        found[shape] = done.stdout
-    assert found == dict.fromkeys(SHAPES, "equal\n")
+        found = subprocess.check_output(words, text=True, timeout=60)
+        assert found == "equal\n", shape

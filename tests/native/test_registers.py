@@ -3,12 +3,10 @@
 import platform
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from foreword.native.compiler import FLAGS, NATIVE, SOURCES
 from grids import slow_case
 
 ADDED = re.compile(r"vdpbf16ps|vfmadd\d+ps")
@@ -51,13 +49,11 @@ def products(loop: list[str], added: re.Pattern[str]) -> int:
     reason="needs gcc for x86-64",
 )
 @pytest.mark.parametrize("processor", ["cooperlake", slow_case("skylake-avx512")])
-def test_sums_stay_in_registers(processor: str, tmp_path: Path):
+def test_sums_stay_in_registers(processor: str, compile_once):
     """Sums of at most 12 rows, in bfloat16, 8 and 4 bits, both ways."""
-    flags = [f"-march={processor}" if flag == NATIVE else flag for flag in FLAGS]
-    source, made = Path(__file__).with_name("registers.c"), tmp_path / "made.s"
-    words = ["gcc", *flags, "-I", str(SOURCES), "-S", str(source), "-o", str(made)]
-    subprocess.run(words, check=True, timeout=120)
-    text = made.read_text()
+    source = Path(__file__).with_name("registers.c")
+    flags = (f"-march={processor}", "-shared", "-fPIC", "-S")
+    text = compile_once(source, "gcc", *flags).read_text()
     for name, most, added in (
         ("whole_tile_12", 24, ADDED),
         ("byte_tile_6", 24, WHOLE),

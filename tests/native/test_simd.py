@@ -4,14 +4,12 @@ emulator.
 """
 
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
 from ctypes import CDLL, c_float
 from ctypes.util import find_library
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from foreword.native import built, compiler
-from foreword.native.compiler import SOURCES
+from foreword.native import compiler
 from foreword.native.cpu import cpuinfo
 from grids import slow_case
 
@@ -151,34 +148,19 @@ def given() -> Tensor:
     return torch.cat([common, between.view(torch.float32), odd])
 
 
-def output(kind: Kind, source: Path, kept: pytest.Cache, numbers: bytes = b"") -> bytes:
-    """A program's output; pytest keeps it until a source or the compiler changes."""
-    run = partial(subprocess.run, check=True, timeout=120, stdout=subprocess.PIPE)
-    unfit = (compiler.NATIVE, "-shared", "-fPIC")
-    flags = [flag for flag in compiler.FLAGS if flag not in unfit]
-    command = [*kind.command, *flags, *kind.flags, "-I", str(SOURCES), str(source)]
-    version = run([*kind.command, "--version"], text=True).stdout
-    processor = compiler._processor()
-    about = [built.digest(), source.read_text(), version, processor, *command]
-    name = f"{source.stem}-{kind.name}-"
-    folder = kept.mkdir("programs")
-    made = folder / (name + hashlib.sha256("".join(about).encode()).hexdigest())
-    if not made.exists():
-        for older in folder.glob(f"{name}*"):
-            older.unlink(missing_ok=True)
-        fresh = folder / str(os.getpid())
-        run([*command, "-o", str(fresh), "-lm"])
-        fresh.replace(made)
-    return run([*kind.emulator, str(made)], input=numbers).stdout
+def output(kind: Kind, made: Path, numbers: bytes = b"") -> bytes:
+    """A program's output."""
+    return subprocess.check_output([*kind.emulator, made], input=numbers, timeout=120)
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
-def results(request) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+def results(request, compile_once):
     """What the program prints for each block, forwards and a product."""
     kind: Kind = request.param
     if why := kind.refused():
         pytest.skip(why)
-    told = output(kind, PROGRAM, request.config.cache, given().numpy().tobytes())
+    made = compile_once(PROGRAM, *kind.command, *kind.flags)
+    told = output(kind, made, given().numpy().tobytes())
     found = torch.frombuffer(bytearray(told), dtype=torch.float32)
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
@@ -277,11 +259,12 @@ def test_products_of_small_levels_are_summed_exactly(results):
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND, ids=lambda kind: kind.name)
-def test_bits_are_equal_on_every_processor(kind, pytestconfig):
+def test_bits_are_equal_on_every_processor(kind, compile_once):
     """Exact halves are included: fused, a product and a sum round to the other side."""
     if why := kind.refused():
         pytest.skip(why)
-    lines = output(kind, PROMISED, pytestconfig.cache).decode().splitlines()
+    made = compile_once(PROMISED, *kind.command, *kind.flags)
+    lines = output(kind, made).decode().splitlines()
     found = dict(line.split(": ") for line in lines)
     unpromised = OF_FUSED if "-march=x86-64" in kind.flags else set()
     assert found.keys() == EQUAL.keys()
