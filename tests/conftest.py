@@ -22,7 +22,6 @@ import reaper
 from foreword.budget.kept import KeptStates
 
 gc.disable()  # until everything is imported, of which nothing is garbage
-
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 

@@ -160,13 +160,13 @@ def events(server: Running, body: dict[str, Any]) -> list[dict[str, Any]]:
     response = server.http.post("/v1/responses", json={**body, "stream": True})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
-    found = []
+    event, found = TypeAdapter(ResponseStreamEvent), []
     for number, block in enumerate(response.text.strip().split("\n\n")):
         name, data = re.fullmatch(r"event: (\S+)\ndata: (.+)", block).groups()
         found.append(json.loads(data))
         assert found[-1]["type"] == name
         assert found[-1]["sequence_number"] == number
-        TypeAdapter(ResponseStreamEvent).validate_python(found[-1])
+        event.validate_python(found[-1])
     return found
 
 
