@@ -68,7 +68,7 @@ check: $(STAMP)  ## Format, lint, types, which module may import which, and rule
 	$(PY) -c 'from importlinter.cli import import_linter; import_linter()' lint --no-cache
 	$(PY) -m pytest -q tests/rules
 
-test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: half an hour on two cores
+test: $(KERNELS) $(BROWSER)  ## The tests that see what no other does: 15 minutes on two cores
 	$(PY) -m pytest $(TOGETHER) --ignore tests/rules --durations=10
 
 test-all: $(KERNELS) $(BROWSER)  ## Every test, the slow ones and (where there is one) those on the GPU too
