@@ -251,7 +251,7 @@ def test_strips_are_packed_as_the_whole(monkeypatch, in_turns):
     monkeypatch.setattr(grouped, "PART", 3 * forward.LANES * DEPTH)
     codes = coded(4, 32, "two levels", outputs=256)
     whole = Matrix(lambda: codes, codes.codes.shape, lambda weights: weights)
-    parts = replace(whole, part=codes.part)
+    parts = replace(whole, part=codes.rows)
     found = grouped.packed_parts([parts], empty, in_turns=in_turns)
     expected = grouped.packed_parts([whole], empty, in_turns=in_turns)
     assert torch.equal(found, expected)

@@ -6,16 +6,40 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 import tiny_models
+from foreword.model.loading.config import read_config
+from foreword.model.loading.load import load_weights
 
 SETTINGS = dict(
     quant_method="compressed-tensors", format="int-quantized", ignore=["lm_head"]
 )
 
 
-def int8(folder: Path) -> dict[str, Tensor]:
-    """Quantize a saved model's projections; return the plain weights by name."""
+def saved(name: str, folder: Path) -> Path:
+    """Write a tiny model in bfloat16; mistral3 reads images too. Returns the folder."""
+    model = tiny_models.mistral3() if name == "mistral3" else tiny_models.build(name)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return load_weights(folder, read_config(folder), dtype).eval()
+
+
+def weights_of(folder: Path, plain: dict[str, Tensor], model: str) -> PreTrainedModel:
+    """The plain model with these weights."""
+    held = {name: tensor.float().contiguous() for name, tensor in plain.items()}
+    save_file(held, saved(model, folder) / "model.safetensors", {"format": "pt"})
+    return loaded(folder)
+
+
+def int8(folder: Path, kind: torch.dtype = torch.int8) -> dict[str, Tensor]:
+    """Quantize a saved model's projections, to E4M3 if that is the kind; return the
+    plain weights by name.
+    """
+    most = 127 if kind == torch.int8 else 448
     tensors = load_file(folder / "model.safetensors")
     plain = dict(tensors)
     for name in [
@@ -24,10 +48,12 @@ def int8(folder: Path) -> dict[str, Tensor]:
         if name.endswith("_proj.weight") and tensors[name].dim() == 2
     ]:
         weight = tensors.pop(name).float()
-        scale = (weight.abs().amax(1, keepdim=True) / 127).bfloat16()
-        codes = (weight / scale.float()).round().clamp(-128, 127)
-        tensors |= {name: codes.to(torch.int8), f"{name}_scale": scale}
-        plain[name] = codes * scale.float()
+        scale = (weight.abs().amax(1, keepdim=True) / most).bfloat16()
+        codes = weight / scale.float()
+        codes = codes.round() if kind == torch.int8 else codes
+        codes = codes.clamp(-most, most).to(kind)
+        tensors |= {name: codes, f"{name}_scale": scale}
+        plain[name] = codes.float() * scale.float()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     configured(folder, quantization_config=SETTINGS)
     return plain
@@ -35,8 +61,7 @@ def int8(folder: Path) -> dict[str, Tensor]:
 
 def mxfp4(folder: Path) -> Path:
     """Write a tiny gpt-oss with random MXFP4 experts. Returns the folder."""
-    tiny_models.build("gpt-oss").to(torch.bfloat16).save_pretrained(folder)
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(saved("gpt-oss", folder) / "model.safetensors")
     noise = torch.Generator().manual_seed(0)
     for name in [
         name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))
@@ -51,6 +76,12 @@ def mxfp4(folder: Path) -> Path:
         )
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return configured(folder, quantization_config=dict(quant_method="mxfp4"))
+
+
+def requantized(folder: Path, **settings: object) -> Path:
+    """The folder, entries of its quantization_config changed."""
+    before = read_config(folder).quantization_config
+    return configured(folder, quantization_config=before | settings)
 
 
 def configured(folder: Path, **values: object) -> Path:

@@ -16,6 +16,7 @@ from foreword.model.executors.cuda import (
     quantized,
 )
 from foreword.model.quantized.coded import Coded, Scales
+from foreword.model.quantized.formats import floats
 from foreword.native import forward
 
 NAMES = {
@@ -82,6 +83,7 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     table = torch.arange(16, dtype=torch.int8) ** 2 // 2
     matrices.append(Coded(codes, table, scales, scales, 16))
     matrices.append(Coded(codes, torch.arange(64).to(torch.int8), scales, None, 16))
+    matrices.append(Coded(codes, floats.LEVELS, Scales(scales.values), None, 128))
     for matrix in matrices:
         quantized.QuantizedLinear(linear, matrix)(rows.new_zeros(3, 128))
 

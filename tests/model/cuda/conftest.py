@@ -1,7 +1,12 @@
-"""Sums of the interpreter in one order."""
+"""Sums of the interpreter in one order, and a backend that records nothing."""
+
+from functools import partial
 
 import numpy as np
 import pytest
+
+from foreword.model.executors.cuda import build, quantized
+from foreword.model.executors.cuda.chain import ChainBackend
 
 
 @pytest.fixture
@@ -12,3 +17,11 @@ def blind(monkeypatch) -> None:
         "matmul",
         lambda a, b, dtype: (a[:, :, None].astype(dtype) * b[None]).sum(1, dtype=dtype),
     )
+
+
+@pytest.fixture
+def interpreted(monkeypatch) -> None:
+    """The backend that a model gets; the interpreter counts programs: here are few."""
+    options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
+    monkeypatch.setattr(build, "ChainBackend", partial(ChainBackend, **options))
+    monkeypatch.setattr(quantized, "OUTPUTS", 256)

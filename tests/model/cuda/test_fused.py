@@ -1,7 +1,5 @@
 """Fused kernels beside the code of transformers and the plain product."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -11,10 +9,8 @@ from transformers.models.llama import modeling_llama as llama
 from drafters import RandomTree, known
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read
-from foreword.model.executors.cuda import build as cuda_build
 from foreword.model.executors.cuda import fused, quantized
 from foreword.model.executors.cuda.backend import CudaGraphBackend
-from foreword.model.executors.cuda.chain import ChainBackend
 from foreword.model.executors.registry import Capability
 from foreword.model.executors.torch.hooks import replaced_forwards
 from foreword.model.executors.torch.packed_linear import swap_out
@@ -132,11 +128,9 @@ def test_model_without_a_layer_to_quantize_is_refused():
         quantized.swap_in_codes(build("gpt2"), GROUPS)
 
 
-def test_quantized_target_is_served_and_given_back(monkeypatch):
+@pytest.mark.usefixtures("interpreted")
+def test_quantized_target_is_served_and_given_back():
     """Drafts leave the text of the quantized model."""
-    options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
-    graph = partial(ChainBackend, **options)
-    monkeypatch.setattr(cuda_build, "ChainBackend", graph)
     hf, swaps = build("llama").to(DEVICE), []
     before = list(hf.named_modules())
     model = Model(hf, known=Capability(Mode.TREE, "graph", 0.0), swaps=swaps)

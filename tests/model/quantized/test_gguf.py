@@ -83,7 +83,7 @@ def test_strips_made_in_c_are_those_of_the_codes(kind, in_turns, monkeypatch):
         calls.append(rows)
         return kind, data[rows]
 
-    parts = [replace(parts[0], part=whole.part, blocks=raw)]
+    parts = [replace(parts[0], part=whole.rows, blocks=raw)]
     found = grouped.packed_parts(parts, empty, in_turns=in_turns)
     assert len(calls) > len(data) // 16
     assert torch.equal(found, expected)

@@ -1,6 +1,5 @@
 """Quantized checkpoints become plain models; what cannot be read is refused."""
 
-import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 import quantizing
 import starter
@@ -18,9 +16,8 @@ import tiny_models
 from foreword import LLM, SamplingParams
 from foreword.errors import ModelError
 from foreword.model import Model, Read
-from foreword.model.loading.config import read_config
-from foreword.model.loading.load import load_weights
 from foreword.native import forward
+from quantizing import loaded, requantized, saved, weights_of
 
 RECORDED = Path(__file__).parent / "recorded"
 LAYER = "model.layers.0.mlp.up_proj"
@@ -35,14 +32,7 @@ def edited(
     tensors = load_file(folder / "model.safetensors")
     edit(tensors)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return quantizing.configured(
-        folder, quantization_config=config["quantization_config"] | settings
-    )
-
-
-def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
-    return load_weights(folder, read_config(folder), dtype).eval()
+    return requantized(folder, **settings)
 
 
 def changed(part: str, change: Callable[[Tensor], Tensor]) -> Edit:
@@ -181,20 +171,12 @@ def test_the_order_of_activations_is_read(tmp_path):
         assert hasattr(found, "coded") == (index is not order)
 
 
-def build(name: str) -> PreTrainedModel:
-    """A tiny model; mistral3 reads images too."""
-    if name != "mistral3":
-        return tiny_models.build(name)
-    return tiny_models.mistral3()
-
-
 @pytest.mark.parametrize(
     "name", ["llama", "llama-gqa", "phi3", "qwen3-moe", "mistral3"]
 )
 def test_matrices_are_found_in_any_file_and_under_any_name(tmp_path, name):
     """Experts become one tensor without few bits; mistral3 renames tensors."""
-    build(name).to(torch.bfloat16).save_pretrained(tmp_path)
-    plain = quantizing.int8(tmp_path)
+    plain = quantizing.int8(saved(name, tmp_path))
     quantizing.shard(tmp_path, 3)
     model = loaded(tmp_path)
     layers = [layer for layer in model.modules() if hasattr(layer, "coded")]
@@ -202,11 +184,8 @@ def test_matrices_are_found_in_any_file_and_under_any_name(tmp_path, name):
     assert len(layers) == sum(".experts." not in part for part in matrices)
     for layer in layers:
         assert torch.equal(layer.coded.read().dense(), layer.weight)
-    whole = tmp_path / "plain"
-    build(name).save_pretrained(whole)
-    tensors = {part: tensor.float().contiguous() for part, tensor in plain.items()}
-    save_file(tensors, whole / "model.safetensors")
-    assert tiny_models.differing(model.state_dict(), loaded(whole).state_dict()) == []
+    whole = weights_of(tmp_path / "plain", plain, name)
+    assert tiny_models.differing(model.state_dict(), whole.state_dict()) == []
 
 
 @pytest.fixture(scope="module")

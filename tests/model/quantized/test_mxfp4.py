@@ -11,8 +11,6 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 import quantizing
 import tiny_models
 from foreword.errors import ModelError
-from foreword.model.loading.config import read_config
-from foreword.model.loading.load import load_weights
 from foreword.model.quantized.formats.mxfp4 import coded
 
 
@@ -26,7 +24,7 @@ def test_scores_are_those_of_transformers(folder):
     theirs = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.bfloat16, quantization_config=Mxfp4Config(dequantize=True)
     )
-    ours = load_weights(folder, read_config(folder), torch.bfloat16)
+    ours = quantizing.loaded(folder, torch.bfloat16)
     assert tiny_models.differing(theirs.state_dict(), ours.state_dict()) == []
     tokens = torch.arange(20)[None]
     with torch.inference_mode():
@@ -55,4 +53,4 @@ def test_missing_scales_are_named(folder, tmp_path):
     del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=f"the weights of .*: {name} is missing"):
-        load_weights(tmp_path, read_config(tmp_path), torch.bfloat16)
+        quantizing.loaded(tmp_path)

@@ -28,7 +28,7 @@ EXACT = [
     *("torchao-int4", "torchao-int8"),
 ]
 DENSE = ["gptq-4-act-order", "compressed-fp8", "modelopt-fp8"]
-"""Checkpoints whose weights are dequantized on every backend."""
+"""Checkpoints whose weights are dequantized on the CPU's backends."""
 ROUNDED = {"bitsandbytes-nf4": 0.0039, "bitsandbytes-fp4": 0.0032}
 """Tables that are rounded to whole numbers where codes are multiplied -> the largest
 difference, as a share of the block's largest weight."""

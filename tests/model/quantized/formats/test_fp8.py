@@ -1,50 +1,31 @@
 """FP8 numbers with scales of blocks are read as transformers and as defined."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config
 
-import quantizing
 import quantizing.floats
 import tiny_models
 import tiny_vision
 from foreword.errors import ModelError
 from foreword.model.loading.config import read_config
-from foreword.model.loading.load import load_weights
+from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.layer import Layer
 from foreword.registry import WEIGHT_FORMATS
+from quantizing import loaded, requantized, saved, weights_of
 
 NAME = "model.layers.0.mlp.up_proj.weight"
-
-
-def saved(name: str, folder: Path) -> Path:
-    tiny_models.build(name).to(torch.bfloat16).save_pretrained(folder)
-    return folder
-
-
-def loaded(folder: Path, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
-    return load_weights(folder, read_config(folder), dtype).eval()
-
-
-def weights_of(folder: Path, plain: dict[str, Tensor], model: str) -> nn.Module:
-    """The plain model with these weights."""
-    saved(model, folder)
-    held = {name: tensor.float().contiguous() for name, tensor in plain.items()}
-    save_file(held, folder / "model.safetensors", {"format": "pt"})
-    return loaded(folder, torch.float32)
 
 
 def read(settings: dict[str, object], **tensors: Tensor) -> Tensor:
     held = {"" if name == "codes" else name: one for name, one in tensors.items()}
     found = WEIGHT_FORMATS["fp8"].read(Layer("here", NAME, held, settings))
-    assert isinstance(found, Tensor)
-    return found
+    assert isinstance(found, Coded)
+    return found.dense()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -55,7 +36,7 @@ def test_weights_are_those_of_transformers(tmp_path, name):
     theirs = AutoModelForCausalLM.from_pretrained(
         tmp_path, dtype=torch.bfloat16, quantization_config=how
     )
-    ours = loaded(tmp_path)
+    ours = loaded(tmp_path, torch.bfloat16)
     assert tiny_models.differing(theirs.state_dict(), ours.state_dict()) == []
     plain = tiny_models.build(name).to(torch.bfloat16).state_dict()
     assert len(tiny_models.differing(plain, ours.state_dict())) >= 5
@@ -78,7 +59,7 @@ def test_experts_are_read_apart_and_as_one_tensor(tmp_path, name, size, fused):
     together = [part for part in names if part.endswith("gate_up_proj_scale_inv")]
     assert bool(together) == fused
     expected = weights_of(tmp_path / "plain", plain, name)
-    found = loaded(folder, torch.float32)
+    found = loaded(folder)
     assert tiny_models.differing(found.state_dict(), expected.state_dict()) == []
 
 
@@ -168,19 +149,16 @@ def test_other_numbers_are_refused(tmp_path):
     codes = torch.ones(40, 48).to(torch.float8_e5m2)
     with pytest.raises(ModelError, match="holds float8_e5m2, and only float8_e4m3fn"):
         read({}, codes=codes, _scale_inv=torch.ones(1))
-    folder = saved("llama-gqa", tmp_path / "one")
+    folder = saved("llama-gqa", tmp_path)
     quantizing.floats.fp8(folder)
-    with pytest.raises(ModelError, match=r"weight_block_size=\[16\] of its quant"):
-        loaded(shifted(folder, tmp_path / "size", weight_block_size=[16]))
     held = load_file(folder / "model.safetensors")
+    held[NAME].view(torch.uint8)[3, 5] = 0x7F
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=rf"{NAME} holds NaN"):
+        loaded(folder)
     del held[f"{NAME}_scale_inv"]
     save_file(held, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=rf"{NAME} holds float8_e4m3fn and has no sc"):
         loaded(folder)
-
-
-def shifted(folder: Path, to: Path, **settings: object) -> Path:
-    """A copy with other settings."""
-    shutil.copytree(folder, to)
-    own = read_config(folder).quantization_config
-    return quantizing.configured(to, quantization_config=own | settings)
+    with pytest.raises(ModelError, match=r"weight_block_size=\[16\] of its quant"):
+        loaded(requantized(folder, weight_block_size=[16]))

@@ -1,30 +1,16 @@
 """Codes of 2 and 3 bits are one stream of bits, in both versions, any order."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 import quantizing.packed
-import tiny_models
 from foreword.errors import ModelError
-from foreword.model.loading.config import read_config
-from foreword.model.loading.load import load_weights
 from foreword.model.quantized.layer import Layer, unpack
 from foreword.registry import WEIGHT_FORMATS
+from quantizing import loaded, requantized, saved
 
 NAME = "model.layers.0.mlp.up_proj"
-
-
-def loaded(folder: Path) -> nn.Module:
-    return load_weights(folder, read_config(folder), torch.float32).eval()
-
-
-def saved(folder: Path) -> Path:
-    tiny_models.build("llama-gqa").to(torch.bfloat16).save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -44,7 +30,7 @@ def test_codes_are_one_stream_of_bits(bits):
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("bits", [2, 3])
 def test_weights_are_those_of_the_definition(tmp_path, bits, version, order):
-    folder = saved(tmp_path)
+    folder = saved("llama-gqa", tmp_path)
     plain = quantizing.packed.gptq(folder, bits, version=version, order=order)
     found = loaded(folder)
     weights = {
@@ -71,28 +57,23 @@ def test_zero_as_a_zero_point(bits):
 
 
 def test_a_wrong_version_shifts_every_weight(tmp_path):
-    folder = saved(tmp_path)
+    folder = saved("llama-gqa", tmp_path)
     plain = quantizing.packed.gptq(folder, 3)
-    settings = read_config(folder).quantization_config | dict(
-        checkpoint_format="gptq_v2"
-    )
-    quantizing.configured(folder, quantization_config=settings)
+    requantized(folder, checkpoint_format="gptq_v2")
     found = loaded(folder).get_submodule(NAME).weight
     assert not torch.isclose(found, plain[f"{NAME}.weight"], atol=1e-4).any()
 
 
 def test_another_layout_is_refused(tmp_path):
-    folder = saved(tmp_path)
+    folder = saved("llama-gqa", tmp_path)
     quantizing.packed.gptq(folder, 3)
-    settings = dict(read_config(folder).quantization_config)
-    settings["format"] = settings.pop("checkpoint_format").replace("gptq", "planar")
-    quantizing.configured(folder, quantization_config=settings)
+    requantized(folder, checkpoint_format=None, format="planar")
     with pytest.raises(ModelError, match="checkpoint_format='planar' of its quant"):
         loaded(folder)
 
 
 def test_words_that_end_within_a_code_are_refused(tmp_path):
-    folder = saved(tmp_path)
+    folder = saved("llama-gqa", tmp_path)
     quantizing.packed.gptq(folder, 3)
     held = load_file(folder / "model.safetensors")
     held[f"{NAME}.qweight"] = held[f"{NAME}.qweight"][:5].contiguous()

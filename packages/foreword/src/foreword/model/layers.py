@@ -73,8 +73,7 @@ def has_codes(model: nn.Module) -> bool:
 
 
 def drop_codes(model: nn.Module) -> None:
-    """Remove the quantized matrices beside the weights of a model, once a backend has
-    them or does not want them.
-    """
+    """Remove the quantized matrices beside weights, once a backend has read them."""
     for part in model.modules():
-        vars(part).pop("coded", None)
+        for name in ("coded", "coded_floats"):
+            vars(part).pop(name, None)

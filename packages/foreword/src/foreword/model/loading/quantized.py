@@ -2,10 +2,11 @@
 
 Every quantized matrix is dequantized into the model's dtype, or left without storage.
 The quantized form stays next to the layer, as its attribute `coded`
-(`foreword.model.quantized.coded.Matrix`), for backends that multiply by it.
+(`foreword.model.quantized.coded.Matrix`), for backends that multiply by it; one of
+floats as `coded_floats`, for backends on CUDA.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -90,17 +91,15 @@ def _filled(
     something from one of them, all are filled.
     """
     pages = Pages()
-    kind = type(empty)
     held = dict(tensors)
-    for name, matrix in matrices.items():
-        # takes no memory until it is written
-        held[name] = pages.empty(matrix.shape, dtype)
-    for _ in in_parallel(
-        lambda name: matrices[name].write(held[name]), matrices if filled else ()
-    ):
+    # these take no memory until they are written
+    held |= {name: pages.empty(one.shape, dtype) for name, one in matrices.items()}
+    read = [name for name, matrix in matrices.items() if filled or matrix.floats]
+    for _ in in_parallel(lambda name: matrices[name].write(held[name]), read):
         pass
     places = {held[name].data_ptr(): matrix for name, matrix in matrices.items()}
-    model, info = cast(Any, kind).from_pretrained(
+    bare = places.keys() - {held[name].data_ptr() for name in read}
+    model, info = cast(Any, type(empty)).from_pretrained(
         None,
         config=empty.config,
         state_dict=held,
@@ -110,42 +109,36 @@ def _filled(
     )
     model.config.name_or_path = source
     owners = _found(model, places)
-    if not filled and len({address for _, _, address in owners}) < len(places):
+    if bare - {address for _, _, address in owners}:
         # transformers computed a parameter from one that has no numbers yet
-        return _filled(
-            source,
-            empty,
-            tensors,
-            matrices,
-            dtype,
-            trust_remote_code=trust_remote_code,
-            **how,
-        )
-    _attach(owners, places, filled=filled)
+        how["trust_remote_code"] = trust_remote_code
+        return _filled(source, empty, tensors, matrices, dtype, **how)
+    _attach(owners, places, bare)
     return model, info
 
 
 def _attach(
     owners: list[tuple[nn.Module, str, int]],
     places: Mapping[int, Matrix],
-    *,
-    filled: bool,
+    bare: Set[int],
 ) -> None:
-    """Put the matrices beside the parameters of `owners`, as `coded`; unless `filled`,
-    drop the storage of these parameters.
+    """Put the matrices beside the parameters of `owners`; drop the storage of those at
+    the addresses `bare`.
     """
-    bare: dict[int, nn.Parameter] = {}
+    unread: dict[int, nn.Parameter] = {}
     for module, name, address in owners:
         matrix = places[address]
-        if name == "weight":
+        if matrix.floats:
+            vars(module)["coded_floats"] = matrix
+        elif name == "weight":
             vars(module)["coded"] = matrix
         else:
             vars(module).setdefault("coded", {})[name] = matrix
-        if not filled:
+        if address in bare:
             weight = module.get_parameter(name).detach().to("meta")
             # tied weights stay one parameter
-            bare.setdefault(address, nn.Parameter(weight, requires_grad=False))
-            setattr(module, name, bare[address])
+            unread.setdefault(address, nn.Parameter(weight, requires_grad=False))
+            setattr(module, name, unread[address])
         elif isinstance(module, nn.Embedding):
             # it stays when the others are packed, and so must not share their pages
             module.weight.data = module.weight.data.clone()
@@ -206,24 +199,16 @@ def read_tensors(
                 "", f"holds {named(tensor.dtype)} and has no scale"
             )
     for name, endings in layers.items():
-        layer = partial(
-            _layer,
-            source,
-            name,
-            {ending: (places[full], full) for ending, full in endings.items()},
-            settings,
-        )
+        held = {ending: (places[full], full) for ending, full in endings.items()}
+        layer = partial(_layer, source, name, held, settings)
         matrix = method.read(layer())
         if isinstance(matrix, Coded):
-            matrices[name + method.weight] = _matrix(method, layer, matrix.codes.shape)
+            matrices[name + method.weight] = _matrix(method, layer, matrix)
         else:
             tensors[name + method.weight] = matrix.to(dtype)
     biases = {name + ".bias" for name in layers}
-    return (
-        tensors,
-        matrices,
-        {name for name in biases & set(tensors) if not tensors[name].any()},
-    )
+    zeros = {name for name in biases & set(tensors) if not tensors[name].any()}
+    return tensors, matrices, zeros
 
 
 def _layer(
@@ -240,7 +225,7 @@ def _layer(
     )
 
 
-def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Matrix:
+def _matrix(method: Format, layer: Callable[[], Layer], first: Coded) -> Matrix:
     """Return a quantized matrix, which reads its tensors again at each use."""
 
     def shaped(weights: Tensor) -> Tensor:
@@ -249,9 +234,10 @@ def _matrix(method: Format, layer: Callable[[], Layer], shape: torch.Size) -> Ma
     exact = method.exact
     return Matrix(
         lambda: cast(Coded, method.read(layer())),
-        shaped(torch.empty(shape, device="meta")).shape,
+        shaped(first.codes.to("meta", torch.float32)).shape,
         shaped,
         None if exact is None else lambda: exact(layer()),
+        floats=first.levels.is_floating_point(),
     )
 
 

@@ -1,11 +1,11 @@
 """Common form of quantized matrices, to which the readers of all formats convert."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int, Int8, UInt8
+from jaxtyping import Float, Float8e4m3fn, Float32, Int, Int8, UInt8
 from torch import Tensor
 
 from foreword.native import forward
@@ -17,6 +17,8 @@ PART = 2**20
 
 Blocks = Callable[[slice], tuple[str, Tensor]]
 """Returns the type of some outputs in a GGUF file, and their bytes."""
+Rows = slice | Int[Tensor, "rows"]
+"""Some outputs of a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,10 @@ class Scales:
         values = self.values.repeat_interleave(groups // self.values.shape[1], dim=1)
         return values if self.factors is None else values * self.factors
 
-    def part(self, rows: slice) -> "Scales":
-        """Return the numbers of consecutive outputs."""
-        factors = None if self.factors is None else self.factors[rows]
-        return Scales(self.values[rows], factors)
-
-    def rows(self, index: Int[Tensor, "rows"]) -> "Scales":
+    def rows(self, index: Rows) -> "Scales":
         """Return the numbers of some outputs."""
-        factors = None if self.factors is None else self.factors.index_select(0, index)
-        return Scales(self.values.index_select(0, index), factors)
+        factors = None if self.factors is None else self.factors[index]
+        return Scales(self.values[index], factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,10 @@ class Coded:
 
     codes: UInt8[Tensor, "outputs depth"]
     """One a byte, each below len(levels)."""
-    levels: Int8[Tensor, "codes"]
-    """Whole number of each code: 16 of 4 bits, up to 256."""
+    levels: Int8[Tensor, "codes"] | Float8e4m3fn[Tensor, "256"]
+    """Whole number of each code: 16 of 4 bits, up to 256; or the number of each byte in
+    E4M3.
+    """
     scale: Scales
     offset: Scales | None
     """Added to each weight, for formats without a level for zero; None = nothing."""
@@ -96,25 +95,12 @@ class Coded:
         twice as much memory or more.
         """
         whole = torch.empty(self.codes.shape, dtype=dtype)
-        fill(whole, self.part)
+        fill(whole, self.rows)
         return whole
 
-    def part(self, rows: slice) -> "Coded":
-        """Return consecutive outputs."""
-        offset = None if self.offset is None else self.offset.part(rows)
-        scale = self.scale.part(rows)
-        return Coded(self.codes[rows], self.levels, scale, offset, self.group)
-
-    def rows(self, index: Int[Tensor, "rows"]) -> "Coded":
+    def rows(self, index: Rows) -> "Coded":
         """Return some outputs."""
-        offset = None if self.offset is None else self.offset.rows(index)
-        return Coded(
-            self.codes.index_select(0, index),
-            self.levels,
-            self.scale.rows(index),
-            offset,
-            self.group,
-        )
+        return self.changed(self.codes[index], lambda part: part.rows(index))
 
     def columns(self, index: Int[Tensor, "columns"]) -> "Coded | None":
         """Return some inputs; None where that takes groups apart."""
@@ -124,14 +110,32 @@ class Coded:
         ):
             return None
         groups = starts[:, 0] // self.group
-
-        def moved(scales: Scales) -> Scales:
-            return Scales(scales.dense(self.groups)[:, groups])
-
-        offset = None if self.offset is None else moved(self.offset)
-        return Coded(
-            self.codes[:, index], self.levels, moved(self.scale), offset, self.group
+        return self.changed(
+            self.codes[:, index],
+            lambda part: Scales(part.dense(self.groups)[:, groups]),
         )
+
+    def finer(self, group: int) -> "Coded":
+        """Return the same weights in smaller groups."""
+        times = self.group // group
+
+        def repeated(part: Scales) -> Scales:
+            values, factors = part.values, part.factors
+            if factors is not None:
+                return Scales(values, factors.repeat_interleave(times, 1))
+            values = part.dense(self.groups)
+            return Scales(values.repeat_interleave(times, 1))
+
+        return replace(self.changed(self.codes, repeated), group=group)
+
+    def changed(
+        self,
+        codes: UInt8[Tensor, "outputs depth"],
+        change: Callable[[Scales], Scales],
+    ) -> "Coded":
+        """Return other codes, with scales and offsets that are changed alike."""
+        offset = None if self.offset is None else change(self.offset)
+        return Coded(codes, self.levels, change(self.scale), offset, self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,8 @@ class Matrix:
     """Reads consecutive outputs; None = only `read` reads the matrix."""
     blocks: Blocks | None = None
     """Reads consecutive outputs of a GGUF file that holds them in this order."""
+    floats: bool = False
+    """Whether its levels are E4M3, which C does not multiply."""
 
     def weights(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
         """Read the matrix; return its weights as the model holds them."""
@@ -194,7 +200,9 @@ def fill(
 
 
 def _unpacked(
-    numbers: Float[Tensor, "outputs depth"], kind: str, data: UInt8[Tensor, "_ bytes"]
+    numbers: Float[Tensor, "outputs depth"],
+    kind: str,
+    data: UInt8[Tensor, "_ bytes"],
 ) -> bool:
     """Unpack outputs of a GGUF file in C; return False where C cannot."""
     library, narrow = forward.library(), numbers.dtype == torch.bfloat16
@@ -254,23 +262,9 @@ def _span(levels: Sequence[Int8[Tensor, "_"]]) -> Int8[Tensor, "span"]:
 
 def _widened(part: Coded, group: int, span: Int8[Tensor, "span"]) -> Coded:
     """Return the matrix with the levels of a span, and a scale for smaller groups."""
-    times = part.group // group
-    groups = part.groups
     levels = part.levels.to(torch.int16) - int(span[0])
     codes = levels[part.codes.long()].to(torch.uint8)
-
-    def finer(scales: Scales) -> Scales:
-        if scales.factors is None:
-            return Scales(scales.dense(groups).repeat_interleave(times, dim=1))
-        return Scales(scales.values, scales.factors.repeat_interleave(times, dim=1))
-
-    return Coded(
-        codes,
-        span,
-        finer(part.scale),
-        None if part.offset is None else finer(part.offset),
-        group,
-    )
+    return replace(part.finer(group), codes=codes, levels=span)
 
 
 def _zeros(part: Coded) -> Scales:

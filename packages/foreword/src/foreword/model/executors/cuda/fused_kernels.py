@@ -130,10 +130,22 @@ def _weighed(left, right, values, factors, span, places, lines, APART: tl.conste
 
 @triton.jit
 @no_type_check
+def _e4m3(byte):
+    """Return the float16 of bytes in E4M3, exactly: exponents in float16 have 8 added.
+
+    NaN would be 480, and does not occur: loading refuses a layer that holds it.
+    """
+    bits = byte.to(tl.uint16)
+    bits = (bits & 128) << 8 | (bits & 127) << 7
+    return bits.to(tl.float16, bitcast=True) * 256.0
+
+
+@triton.jit
+@no_type_check
 def _levels(
     codes, levels, stored, BITS: tl.constexpr, LOW: tl.constexpr, HALF: tl.constexpr
 ):
-    """Return the whole numbers of two halves, from the address of the first."""
+    """Return the numbers of two halves, from the address of the first."""
     low = tl.load(codes, mask=stored[None, :], other=0)
     if BITS == 4:
         high = (low >> 4).to(tl.int32) + LOW
@@ -143,6 +155,8 @@ def _levels(
             high = tl.load(levels + high)
     else:
         high = tl.load(codes + HALF, mask=stored[None, :], other=0)
+        if low.dtype == tl.uint8:
+            low, high = _e4m3(low), _e4m3(high)
     return low, high
 
 
@@ -150,7 +164,7 @@ def _levels(
 @no_type_check
 def weight_only(
     x,  # [rows, depth]
-    codes,  # [outputs, depth] int8, or [outputs, depth / 2] uint8 with 4 bits
+    codes,  # [outputs, depth] int8, or uint8 of E4M3; [outputs, depth / 2] of 4 bits
     levels,  # [16] int8, of codes of 4 bits; None where these are code + LOW
     scales,  # [outputs, groups / scale_span]
     scale_factors,  # [outputs, groups] int8; None where all are 1
@@ -171,7 +185,11 @@ def weight_only(
     OUTPUTS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Multiply ROWS rows by OUTPUTS outputs, in steps of two halves."""
+    """Multiply ROWS rows by OUTPUTS outputs, in steps of two halves.
+
+    The dtype of rows holds levels exactly; a scale multiplies the float32 sum of a step
+    within a group, so a weight is not rounded to this dtype.
+    """
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     output = (tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)).to(tl.int64)
     real, stored = row < rows, output < outputs

@@ -31,8 +31,6 @@ OUTPUTS = 32
 """Outputs of one program."""
 NIBBLE = 16
 """Levels of 4 bits."""
-HALVES = (32, 16)
-"""Inputs that are multiplied at once, the first that fits; a tensor core takes 16."""
 
 
 def packed(
@@ -81,7 +79,9 @@ class QuantizedLinear(nn.Module):
         codes = matrix.codes.to(weight.device)
         levels: Tensor | None = matrix.levels.to(weight.device)
         self._bits = 4 if len(matrix.levels) <= NIBBLE else 8
-        if self._bits == 8:
+        if levels.is_floating_point():
+            levels = None  # the kernel takes the bytes as they are
+        elif self._bits == 8:
             codes, levels = levels[codes.int()], None
         else:
             codes = packed(codes, self._half)
@@ -222,7 +222,7 @@ def _own(linear: nn.Linear) -> Coded | None:
     """Read the codes of a layer; return None where it has none, or other inputs, or
     they round the weights: rows are not rounded here.
     """
-    matrix = vars(linear).get("coded")
+    matrix = vars(linear).get("coded", vars(linear).get("coded_floats"))
     if not isinstance(matrix, Matrix) or matrix.exact is not None:
         return None
     coded = matrix.read()
@@ -230,6 +230,5 @@ def _own(linear: nn.Linear) -> Coded | None:
 
 
 def _half(group: int) -> int:
-    return next(
-        half for half in HALVES if group % (2 * half) == 0 or half == HALVES[-1]
-    )
+    """Return how many inputs are multiplied at once; a tensor core takes 16."""
+    return 16 if group % 64 else 32

@@ -228,15 +228,7 @@ def _padded(matrix: Coded) -> Coded:
 def _split(matrix: Coded) -> Coded:
     """Return the same matrix in groups of a size that the C code has."""
     size = next(size for size in SIZES if matrix.group % size == 0)
-    times = matrix.group // size
-    if times == 1:
-        return matrix
-
-    def finer(scales: Scales) -> Scales:
-        return Scales(scales.dense(matrix.groups).repeat_interleave(times, dim=1))
-
-    offset = None if matrix.offset is None else finer(matrix.offset)
-    return Coded(matrix.codes, matrix.levels, finer(matrix.scale), offset, size)
+    return matrix if matrix.group == size else matrix.finer(size)
 
 
 def _field(scales: Scales, groups: int) -> tuple[int, list[Tensor], Tensor]:

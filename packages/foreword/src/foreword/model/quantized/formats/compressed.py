@@ -30,7 +30,7 @@ from foreword.model.quantized.layer import (
 
 
 def read(layer: Layer) -> Coded | Tensor:
-    """Return a matrix; the weights of one of FP8 numbers."""
+    """Return a matrix."""
     packed = layer.tensors.get(".weight_packed")
     if packed is not None and packed.dtype == torch.uint8:
         return _read_fp4(layer)
@@ -52,8 +52,8 @@ def _read_fp4(layer: Layer) -> Coded:
     return read_fp4(layer, ".weight_packed", numbers(stored) / whole)
 
 
-def _read_fp8(layer: Layer) -> Tensor:
-    """Return the weights of float-quantized, naive-quantized or mxfp8-quantized."""
+def _read_fp8(layer: Layer) -> Coded | Tensor:
+    """Return a matrix of float-quantized, naive-quantized or mxfp8-quantized."""
     zeros = layer.tensors.get(".weight_zero_point")
     if zeros is not None and zeros.float().any():
         raise layer.error(".weight_zero_point", "is not zero beside FP8 numbers")

@@ -17,6 +17,8 @@ HALVES = (0, 1, 2, 3, 4, 6, 8, 12)
 """Twice the numbers of E2M1 (one sign, two exponent and one mantissa bit); the other
 eight are negative.
 """
+LEVELS = torch.arange(256, dtype=torch.uint8).view(E4M3)
+"""Number of each byte."""
 Block = tuple[int, int]
 """Outputs and inputs that share a scale."""
 
@@ -28,7 +30,8 @@ def numbers(scale: Tensor) -> Float32[Tensor, "..."]:
 
 
 def fp4(
-    packed: UInt8[Tensor, "outputs bytes"], scale: Float32[Tensor, "outputs groups"]
+    packed: UInt8[Tensor, "outputs bytes"],
+    scale: Float32[Tensor, "outputs groups"],
 ) -> Coded:
     """Return a matrix of E2M1 numbers, two to a byte, the low half first.
 
@@ -44,7 +47,9 @@ def fp4(
 
 
 def read_fp4(
-    layer: Layer, codes: str, scale: Float32[Tensor, "outputs groups"]
+    layer: Layer,
+    codes: str,
+    scale: Float32[Tensor, "outputs groups"],
 ) -> Coded:
     """Return a matrix of E2M1 numbers with a scale for each run of inputs; `codes` is
     the ending of the tensor.
@@ -62,8 +67,9 @@ def read_fp4(
 
 def read_fp8(
     layer: Layer, codes: str, scale: str, blocks: list[Block]
-) -> Float32[Tensor, "... outputs depth"]:
-    """Return the weights of a matrix of E4M3 numbers, or of all experts.
+) -> Coded | Float32[Tensor, "... outputs depth"]:
+    """Return a matrix of E4M3 numbers; the weights of all experts in one tensor, and of
+    blocks of other inputs than multiples of STEP.
 
     `codes`, `scale`: endings of the tensors. There is a scale for everything, for each
     output, or for each block. Blocks have one of the sizes `blocks`, and the last may
@@ -72,11 +78,7 @@ def read_fp8(
     stored = layer.take(codes, E4M3)
     if stored.dim() < 2:
         raise layer.error(codes, f"has the shape {list(stored.shape)}, not a matrix's")
-    scales = numbers(layer.take(scale, None))
-    weight = stored.float()
-    if scales.numel() == 1:
-        return weight.mul_(scales.reshape(()))
-    scales = _table(scales, stored.shape)
+    scales = _table(numbers(layer.take(scale, None)), stored.shape)
     block = _block(stored.shape, scales.shape, blocks)
     if block is None:
         sizes = " or ".join(f"{high} x {wide}" for high, wide in blocks) or "any size"
@@ -86,16 +88,26 @@ def read_fp8(
             f"({sizes}) of {list(stored.shape)} weights",
         )
     high, wide = block
-    tall = scales.repeat_interleave(high, dim=-2)[..., : stored.shape[-2], :]
+    outputs, depth = stored.shape[-2:]
+    tall = scales.repeat_interleave(high, dim=-2)[..., :outputs, :]
+    group = math.gcd(min(wide, depth), depth)  # the last block may be cut off
+    if stored.dim() == 2 and group % STEP == 0:
+        column = torch.arange(0, depth, group) // wide
+        held = Scales(tall[:, column])
+        octets = stored.view(torch.uint8)
+        return Coded(octets, LEVELS, held, None, group)
+    weight = stored.float()
     for column, part in enumerate(weight.split(wide, dim=-1)):
         part.mul_(tall[..., column : column + 1])
     return weight
 
 
 def _table(scales: Tensor, shape: torch.Size) -> Float[Tensor, "... rows columns"]:
-    """Return scales with the dimensions of the matrix; a vector has one for each
-    output, or expert.
+    """Return scales with the dimensions of the matrix; one is for everything, and a
+    vector has one for each output, or expert.
     """
+    if scales.numel() == 1:
+        return scales.reshape(()).expand(*shape[:-2], 1, 1)
     if scales.dim() == 1:
         return scales.reshape(-1, *[1] * (len(shape) - 1))
     if scales.dim() == 2 * len(shape):  # [rows, 1, columns, 1]
@@ -115,6 +127,6 @@ def _block(shape: torch.Size, scales: torch.Size, blocks: list[Block]) -> Block 
         if (rows, columns) == (math.ceil(outputs / high), math.ceil(depth / wide)):
             return high, wide
     whole = not outputs % rows and not depth % columns
-    if whole and (not blocks or (rows, columns) == (outputs, 1)):
+    if whole and (not blocks or (rows in (1, outputs) and columns == 1)):
         return outputs // rows, depth // columns
     return None

@@ -2,17 +2,17 @@
 each block of a matrix.
 
 Activations are not quantized, whatever the checkpoint says of them: its weights are the
-model. 8-bit integers cannot hold the ratios of E4M3 numbers, so weights are
-dequantized. Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2, and transformers'
-integrations/finegrained_fp8.py for the names.
+model. 8-bit integers cannot hold the ratios of E4M3 numbers, so the backends for CPUs
+dequantize them. Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2, and
+transformers' integrations/finegrained_fp8.py for the names.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from jaxtyping import Float32
 from torch import Tensor
 
+from foreword.model.quantized.coded import Coded
 from foreword.model.quantized.formats.floats import Block, read_fp8
 from foreword.model.quantized.layer import KV_SCALES, Format, Layer
 
@@ -20,8 +20,8 @@ BLOCK = (128, 128)
 """Outputs and inputs of a block where the settings name none."""
 
 
-def read(layer: Layer) -> Float32[Tensor, "... outputs depth"]:
-    """Return the weights of a matrix, or of all experts in one tensor."""
+def read(layer: Layer) -> Coded | Tensor:
+    """Return a matrix, or the weights of all experts in one tensor."""
     scale = "_scale_inv" if "_scale_inv" in layer.tensors else "_scale"
     return read_fp8(layer, "", scale, _blocks(layer.settings))
 

@@ -32,7 +32,7 @@ KINDS = (
 
 
 def read(layer: Layer) -> Coded | Tensor:
-    """Return a matrix of FP4 numbers, or the weights of one of FP8 numbers."""
+    """Return a matrix of FP4 or FP8 numbers."""
     if SMOOTHING in layer.tensors:
         raise layer.error(SMOOTHING, "scales activations, which is not supported")
     weight = layer.take(".weight", None)
