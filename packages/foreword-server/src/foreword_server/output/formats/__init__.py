@@ -18,7 +18,7 @@ TOOL_FORMATS: Registry[Any] = Registry(
         "deepseek": f"{__name__}.marked:DEEP_SEEK",
         "kimi": f"{__name__}.marked:MOONSHOT",
         "hermes": f"{__name__}.framed:HERMES",
-        "mistral-args": f"{__name__}.mistral:FORMAT",
+        "mistral-args": f"{__name__}.marked:MISTRAL_ARGS",
         "mistral": f"{__name__}.framed:MISTRAL",
         "phi": f"{__name__}.framed:PHI",
         "granite": f"{__name__}.framed:GRANITE",

@@ -17,7 +17,7 @@ DIGITS = "0123456789"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Tokens around calls, around each call, and before its arguments."""
+    """Tokens around calls, around each call, and before its arguments; "": none."""
 
     begin: str
     end: str
@@ -44,6 +44,7 @@ KIMI = Marks(
     "<|tool_call_argument_begin|>",
     ("functions.",),
 )
+MISTRAL = Marks("", "", "[TOOL_CALLS]", "", ARGS, ())
 _BY_OPENER = {
     opener: marks for marks in (DEEPSEEK, KIMI) for opener in (marks.begin, marks.call)
 }
