@@ -18,7 +18,7 @@ from foreword_server.batches.lines import Line, RequestFile
 from foreword_server.batches.mirror import unavailable
 from foreword_server.batches.results import GOOD, Response, ResultFile
 from foreword_server.batches.run import run
-from foreword_server.batches.store import UNFINISHED, Store
+from foreword_server.batches.store import BATCH, UNFINISHED, Store
 from foreword_server.errors import ENDS_PROCESS, ApiError
 from foreword_server.log import NAME
 
@@ -90,7 +90,7 @@ class Batches:
 
     async def cancel(self, tenant: str, id: str) -> Batch:
         """End a batch with the answers it has. Raises ApiError 400 if it has ended."""
-        batch = self.store.about(tenant, id)
+        batch = self.store.about(tenant, id, BATCH)
         if batch["status"] not in UNFINISHED:
             raise ApiError(
                 400, f"cannot cancel the batch {id!r}: it is {batch['status']}"

@@ -42,14 +42,6 @@ class Fault:
     message: str
 
 
-class _Unreadable(Exception):
-    """A fault without its place."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class RequestFile:
     """The requests of a file; bodies stay on disk until they are asked for."""
 
@@ -75,16 +67,15 @@ class RequestFile:
                     message = f"it has more than {most} requests"
                     self.faults.append(Fault(number, "too_many_requests", message))
                     break
-                try:
-                    if len(text) > longest:
-                        raise _Unreadable(
-                            "request_too_large", f"it has more than {longest} bytes"
-                        )
-                    line = _line(text, start, endpoint)
-                    _check_new(line.custom_id, seen)
+                line = _line(text, number, start, endpoint, longest)
+                if isinstance(line, Line) and line.custom_id in seen:
+                    message = f"another line has the custom_id {line.custom_id!r}"
+                    line = Fault(number, "duplicate_custom_id", message)
+                if isinstance(line, Fault):
+                    self.faults.append(line)
+                else:
+                    seen.add(line.custom_id)
                     self.lines.append(line)
-                except _Unreadable as error:
-                    self.faults.append(Fault(number, error.code, str(error)))
         except OSError as error:
             raise InvalidRequest(
                 f"cannot read {path}: {error.strerror or words(error)}. Give a file of "
@@ -127,38 +118,39 @@ def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:
             start += len(text)
 
 
-def _line(text: bytes, start: int, endpoint: str | None) -> Line:
+def _line(
+    text: bytes, number: int, start: int, endpoint: str | None, longest: float
+) -> Line | Fault:
+    """Return the request of a line, or why it cannot be read."""
+    if len(text) > longest:
+        message = f"it has more than {longest} bytes"
+        return Fault(number, "request_too_large", message)
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Unreadable("invalid_json_line", f"it is not JSON ({error})") from None
+        return Fault(number, "invalid_json_line", f"it is not JSON ({error})")
     if not isinstance(record, dict):
-        raise _Unreadable("invalid_json_line", "it is not a JSON object")
+        return Fault(number, "invalid_json_line", "it is not a JSON object")
     custom_id, method, url, body = (record.get(name) for name in MEMBERS)
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MOST_ID:
-        raise _Unreadable(
+        return Fault(
+            number,
             "invalid_custom_id",
             f"custom_id must be a text of 1 to {MOST_ID} characters",
         )
     if method not in (None, "POST"):
-        raise _Unreadable("invalid_method", f"method is {method!r}, and must be POST")
+        return Fault(
+            number, "invalid_method", f"method is {method!r}, and must be POST"
+        )
     known = DIALECTS if endpoint is None else (endpoint,)
     if not isinstance(url, str) or url not in known:
-        raise _Unreadable(
-            "invalid_url", f"url is {url!r}, and must be {' or '.join(known)}"
+        return Fault(
+            number, "invalid_url", f"url is {url!r}, and must be {' or '.join(known)}"
         )
     if not isinstance(body, dict):
-        raise _Unreadable("missing_body", "body must be a JSON object")
+        return Fault(number, "missing_body", "body must be a JSON object")
     if body.get("stream"):
-        raise _Unreadable("invalid_body", "an answer in a file cannot be a stream")
+        return Fault(number, "invalid_body", "an answer in a file cannot be a stream")
     content = json.dumps([url, body], sort_keys=True).encode()
     name = blake2b(content, digest_size=12).hexdigest()
     return Line(custom_id, url, f"batch_req_{name}", start, len(text))
-
-
-def _check_new(custom_id: str, seen: set[str]) -> None:
-    if custom_id in seen:
-        raise _Unreadable(
-            "duplicate_custom_id", f"another line has the custom_id {custom_id!r}"
-        )
-    seen.add(custom_id)

@@ -28,11 +28,11 @@ from foreword.errors import ForewordError, InvalidRequest, words
 from foreword_server.app import build_generation
 from foreword_server.batches.inside import Inside
 from foreword_server.batches.lines import Line, RequestFile
-from foreword_server.batches.loading import load
 from foreword_server.batches.results import Response
 from foreword_server.batches.run import AHEAD, run
 from foreword_server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
 from foreword_server.cluster.placing import has_room, nodes
+from foreword_server.service import Service
 
 FEW_LINES = 8
 """Lines of a task of a file that is not large: its answers arrive together."""
@@ -51,6 +51,8 @@ SHORT: dict[str, Any] = {"prefix": "ray-", "dir": "/tmp", "ignore_cleanup_errors
 STDERR = 2
 """Descriptor, to which the C++ of Ray writes."""
 AGAIN = "Run the same command again to go on: answers are kept"
+Load = Callable[[], Service]
+"""Loads the model that every replica has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,8 @@ class Replicas:
     count: int
     cpus: int
     gpus: float
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """The model that every replica loads."""
-
-    model: str | None
-    given: dict[str, Any]
-    """Other settings of LLM."""
-
-    @property
-    def width(self) -> int:
-        """Requests in flight at a replica."""
-        return AHEAD * self.given["slots"]
+    width: int
+    """Requests in flight at each."""
 
 
 @contextmanager
@@ -114,7 +104,7 @@ def _silenced() -> Iterator[None]:
 
 
 def planned(
-    count: int | None = None, cpus: int | None = None, gpus: float | None = None
+    slots: int, count: int | None, cpus: int | None, gpus: float | None
 ) -> Replicas:
     """Return how many replicas start, and what each occupies; None: one a node or GPU,
     as many CPUs as fit, one GPU where there are GPUs.
@@ -139,7 +129,7 @@ def planned(
             f"the cluster has room for {room}, and its largest node has {most} CPUs. "
             "Lower --replicas, --replica-cpus or --replica-gpus"
         )
-    return Replicas(count, cpus, gpus)
+    return Replicas(count, cpus, gpus, AHEAD * slots)
 
 
 def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int:
@@ -168,13 +158,13 @@ def _with_bodies(table: pa.Table, path: Path) -> pa.Table:
 class Replica:
     """A model on a node; the server's own routes answer."""
 
-    def __init__(self, loading: Loading, folder: str) -> None:
+    def __init__(self, load: Load, folder: str) -> None:
         """`folder`: where relative paths begin, if the node has it."""
         self._fault = ""
         if Path(folder).is_dir():
             os.chdir(folder)
         try:
-            service = load(loading.model, loading.given)
+            service = load()
         except (ForewordError, OSError) as error:
             self._fault = words(error)
             return
@@ -210,7 +200,7 @@ def answer(
     read: RequestFile,
     pending: Sequence[Line],
     write: Callable[[Line, Response], None],
-    loading: Loading,
+    load: Load,
     replicas: Replicas,
 ) -> None:
     """Answer these requests, each once; a replica that ends may leave some, and they
@@ -224,7 +214,7 @@ def answer(
         before = len(left)
         reason = "they ended"
         try:
-            for row in _answers(read, [*left.values()], loading, replicas):
+            for row in _answers(read, [*left.values()], load, replicas):
                 line = left.pop(row["custom_id"], None)
                 if line is not None:
                     body = json.loads(row["body"])
@@ -255,14 +245,14 @@ def lines_together(lines: Sequence[Line], width: int) -> int:
 
 
 def _answers(
-    read: RequestFile, lines: Sequence[Line], loading: Loading, replicas: Replicas
+    read: RequestFile, lines: Sequence[Line], load: Load, replicas: Replicas
 ) -> Iterator[dict[str, Any]]:
     """Yield answers as tasks end, in any order; none of a replica that ends."""
     count = replicas.count
-    together = lines_together(lines, count * loading.width)
+    together = lines_together(lines, count * replicas.width)
     tasks = ceil(len(lines) / together)
     # no replica takes all of a short file, and none waits for the last line of a task
-    calls = min(max(2, ceil(loading.width / together)), ceil(tasks / count))
+    calls = min(max(2, ceil(replicas.width / together)), ceil(tasks / count))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = BLOCK
@@ -282,7 +272,7 @@ def _answers(
     )
     answered = requests.map_batches(
         Replica,
-        fn_constructor_args=(loading, str(Path.cwd())),
+        fn_constructor_args=(load, str(Path.cwd())),
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(

@@ -94,24 +94,25 @@ def _add_files(router: APIRouter, batches: Batches | None) -> None:
     @router.get(UPLOADS + "/{file_id}", tags=["OpenAI"])
     async def about(http_request: Request, file_id: str) -> Response:
         """Describe a file."""
-        return Json(_file(_kept(batches), http_request, file_id))
+        store = _kept(batches).store
+        return Json(store.about(http_request.state.tenant, file_id, FILE))
 
     @router.get(UPLOADS + "/{file_id}/content", tags=["OpenAI"])
     async def whole(http_request: Request, file_id: str) -> Response:
         """Send a file."""
-        queue = _kept(batches)
-        record = _file(queue, http_request, file_id)
-        path = await queue.store.fetched(http_request.state.tenant, record["id"])
+        store, tenant = _kept(batches).store, http_request.state.tenant
+        store.about(tenant, file_id, FILE)
+        path = await store.fetched(tenant, file_id)
         return FileResponse(path, media_type="application/jsonl")
 
     @router.delete(UPLOADS + "/{file_id}", tags=["OpenAI"])
     async def delete(http_request: Request, file_id: str) -> Response:
         """Delete a file; a batch that needs it must have ended."""
-        queue = _kept(batches)
-        record = _file(queue, http_request, file_id)
-        queue.check_unused(http_request.state.tenant, record["id"])
-        queue.store.delete(http_request.state.tenant, record["id"])
-        return Json({"id": record["id"], "object": "file", "deleted": True})
+        queue, tenant = _kept(batches), http_request.state.tenant
+        queue.store.about(tenant, file_id, FILE)
+        queue.check_unused(tenant, file_id)
+        queue.store.delete(tenant, file_id)
+        return Json({"id": file_id, "object": "file", "deleted": True})
 
 
 def _add_batches(router: APIRouter, batches: Batches | None) -> None:
@@ -122,13 +123,13 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
     )
     async def create(http_request: Request) -> Response:
         """Queue a file of requests."""
-        queue = _kept(batches)
+        queue, tenant = _kept(batches), http_request.state.tenant
         text = await content(http_request)
         body = await asyncio.to_thread(parsed, text, BatchBody)
         _check(body)
-        _file(queue, http_request, body.input_file_id)
+        queue.store.about(tenant, body.input_file_id, FILE)
         batch = _new(body)
-        await queue.add(http_request.state.tenant, batch)
+        await queue.add(tenant, batch)
         return Json(batch)
 
     @router.get(path, tags=["OpenAI"])
@@ -142,13 +143,12 @@ def _add_batches(router: APIRouter, batches: Batches | None) -> None:
     @router.get(path + "/{batch_id}", tags=["OpenAI"])
     async def about(http_request: Request, batch_id: str) -> Response:
         """Describe a batch, and how far it is."""
-        _check_kind(batch_id, BATCH)
-        return Json(_kept(batches).store.about(http_request.state.tenant, batch_id))
+        store = _kept(batches).store
+        return Json(store.about(http_request.state.tenant, batch_id, BATCH))
 
     @router.post(path + "/{batch_id}/cancel", tags=["OpenAI"])
     async def cancel(http_request: Request, batch_id: str) -> Response:
         """End a batch with the answers that it has."""
-        _check_kind(batch_id, BATCH)
         return Json(await _kept(batches).cancel(http_request.state.tenant, batch_id))
 
 
@@ -195,17 +195,6 @@ def _kept(batches: Batches | None) -> Batches:
             "'--files DIR'",
         )
     return batches
-
-
-def _file(batches: Batches, http_request: Request, id: str) -> dict[str, Any]:
-    _check_kind(id, FILE)
-    return batches.store.about(http_request.state.tenant, id)
-
-
-def _check_kind(id: str, kind: str) -> None:
-    if not id.startswith(kind):
-        name = "batch" if kind == BATCH else "file"
-        raise ApiError(404, f"cannot find the {name} {id!r}: this key has no such one")
 
 
 def _check(body: BatchBody) -> None:

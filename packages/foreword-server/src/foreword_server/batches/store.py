@@ -215,13 +215,16 @@ class Store:
         batch |= changes
         self._entries[tenant][batch["id"]] = batch
 
-    def about(self, tenant: str, id: str) -> Description:
-        """Return a file or batch. Raises ApiError 404 if the tenant has none."""
+    def about(self, tenant: str, id: str, kind: str) -> Description:
+        """Return a file or batch. Raises ApiError 404 if the tenant has none.
+
+        `kind`: FILE or BATCH.
+        """
         about = self._entries[tenant].get(id)
-        if about is None:
-            kind = "batch" if id.startswith(BATCH) else "file"
+        if about is None or not id.startswith(kind):
+            name = "batch" if kind == BATCH else "file"
             raise ApiError(
-                404, f"cannot find the {kind} {id!r}: this key has no such one"
+                404, f"cannot find the {name} {id!r}: this key has no such one"
             )
         return about
 

@@ -1,12 +1,13 @@
 """Calls an ASGI application without a connection, and yields its response in pieces."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 from foreword_server.replicas.pool import Asked
 
@@ -17,15 +18,19 @@ WAITING = 64
 
 
 async def called(
-    app: ASGIApp, request: Asked, apart: Callable[[], float]
+    app: ASGIApp,
+    request: Asked,
+    apart: Callable[[], float] = float,
+    state: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[Head | bytes]:
     """Yield the head of a response, then its body in pieces. Closing the generator
     leaves, as a client does.
 
-    `apart`: seconds from a piece to the next, which holds all that came since.
+    `apart`: seconds from a piece to the next, which holds all that came since. `state`:
+    what a gate would have added to the scope.
     """
     call = _Call(request.body)
-    task = asyncio.create_task(call.run(app, scope_of(request)))
+    task = asyncio.create_task(call.run(app, scope_of(request) | {"state": {**state}}))
     last = 0.0
     try:
         while (piece := await call.pieces.get()) is not None:
@@ -41,7 +46,7 @@ async def called(
         await asyncio.gather(task, return_exceptions=True)
 
 
-def scope_of(request: Asked) -> MutableMapping[str, Any]:
+def scope_of(request: Asked) -> dict[str, Any]:
     """Return the ASGI scope of a request."""
     path, _, query = request.target.partition("?")
     return {
@@ -68,7 +73,7 @@ class _Call:
         self.left = asyncio.Event()
         self.pieces: asyncio.Queue[Head | bytes | None] = asyncio.Queue(WAITING)
 
-    async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> None:
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Call the application; the last piece is None."""
         try:
             await app(scope, self._receive, self._send)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -225,14 +226,15 @@ def _answer_on_ray(
     """Answer all requests on a Ray cluster; return the seconds since it was reached."""
     with render.loading("connecting to Ray"):
         from foreword_server.batches import on_ray
+        from foreword_server.batches.loading import load
 
         cluster = on_ray.connected(address)
     with cluster:
-        loading = on_ray.Loading(model, values)
-        planned = on_ray.planned(*keywords(replicas).values())
+        planned = on_ray.planned(values["slots"], *keywords(replicas).values())
+        loads = partial(load, model, values)
         with _written(work) as write:
             began = perf_counter()
-            on_ray.answer(work.read, work.pending, write, loading, planned)
+            on_ray.answer(work.read, work.pending, write, loads, planned)
             return perf_counter() - began
 
 
