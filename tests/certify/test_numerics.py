@@ -13,7 +13,7 @@ from foreword_lab.certify.runs import run
 
 def best_two(llm: LLM, prompt: tuple[int, ...]) -> tuple[list[int], float]:
     """The two likeliest tokens, and how far they lie apart."""
-    scores = next_logits(llm, 10**9, [*prompt]).topk(2)
+    scores = next_logits(llm, 10**9, [*prompt])[-1].topk(2)
     gap = float(scores.values[0] - scores.values[1])
     return scores.indices.tolist(), gap
 
@@ -60,5 +60,5 @@ def test_scores_are_those_that_decided(plain: LLM, temperature: float) -> None:
     for place, token in enumerate(answer.tokens):
         (request,) = plain.session.prepare([*prompt], params)
         request.tokens += answer.tokens[:place]
-        logits = next_logits(plain, request.id, request.tokens)
+        logits = next_logits(plain, request.id, request.tokens)[-1]
         assert torch.argmax(_scores(logits, request, plain.target.vocab)) == token

@@ -10,10 +10,10 @@ from foreword.errors import InvalidRequest
 from foreword_train.report.interval import RESAMPLES, Interval, resamples
 
 
-def median_of(samples: Sequence[float], *, seed: int = 0) -> Interval:
+def median_of(samples: Sequence[float]) -> Interval:
     """Return the median, with its interval."""
     values = np.array(samples)
-    medians = np.median(values[resamples(len(values), seed=seed)], axis=1)
+    medians = np.median(values[resamples(len(values))], axis=1)
     return Interval.of(float(np.median(values)), medians)
 
 

@@ -95,7 +95,7 @@ def margin_of(
     """
     (request,) = llm.session.prepare(list(case.prompt), case.params)
     request.tokens += before
-    logits = next_logits(llm, request.id, request.tokens)
+    logits = next_logits(llm, request.id, request.tokens)[-1].float()
     scores = _scores(logits, request, llm.target.vocab)
     left, right = (float(scores[token]) for token in tokens)
     if not (math.isfinite(left) and math.isfinite(right)):
@@ -107,16 +107,17 @@ def margin_of(
     return abs(left - right), step / (case.params.temperature or 1.0)
 
 
-def next_logits(llm: LLM, id: int, tokens: list[int]) -> Float[Tensor, "vocab"]:
-    """Return the target's scores after a text, in float32, from one forward."""
+def next_logits(
+    llm: LLM, id: int, tokens: list[int], keep: int = 1
+) -> Float[Tensor, "keep vocab"]:
+    """Return the target's scores at the last `keep` places, from one forward."""
     target = llm.target
     with llm.session.locked():
         target.open(id, len(tokens))
         try:
-            rows = target.read([Read(id, 0, list(tokens))])
+            return target.read([Read(id, 0, list(tokens), keep=keep)])
         finally:
             target.close(id)
-    return rows[-1].float()
 
 
 def _scores(

@@ -182,6 +182,7 @@ def _measure(
     from foreword_lab.bench.exclusions import Exclusions
     from foreword_lab.bench.lineup import PLAIN_ROW, lineup, weights
     from foreword_lab.bench.peers import hf
+    from foreword_lab.bench.race import Race
     from foreword_lab.bench.records import BenchRequest
     from foreword_lab.bench.report import rows
 
@@ -196,23 +197,16 @@ def _measure(
         )
         for p in prompts
     ]
-    trials = {
-        (one.name, distribution[0]): {request.name: [] for request in requests}
-        for one in lined_up.entries
-    }
+    race = Race(lined_up, out)
     for turn in range(repeats + 1):
         for index, request in enumerate(requests):
-            first = (turn + index) % len(lined_up.entries)
-            for entry in (*lined_up.entries[first:], *lined_up.entries[:first]):
-                trial = entry.run(request)
-                if turn:
-                    trials[entry.name, distribution[0]][request.name].append(trial)
+            race.run(request, turn + index, counts=turn > 0)
     return rows(
         {
             entry: {
                 name: [sorted(many, key=lambda trial: trial.seconds)[len(many) // 2]]
                 for name, many in by.items()
             }
-            for entry, by in trials.items()
+            for entry, by in race.results.items()
         }
     )

@@ -63,4 +63,4 @@ class MeasuredPair:
         params = SamplingParams(
             temperature=float(heat), seed=0, max_tokens=self.tokens, ignore_eos=True
         )
-        return measure(self.session, prompts, params, budgets=budgets)
+        return measure(self.session, prompts, params, budgets)

@@ -1,6 +1,6 @@
 """Rounds of fixed budgets on the same prompts: accepted tokens, seconds by step."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -86,8 +86,6 @@ def measure(
     session: Session,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
-    note: Callable[[str], None] = lambda _: None,
-    *,
     budgets: Sequence[int] = range(LONGEST + 1),
 ) -> Answers:
     """Answer every prompt with every budget, interleaved; the first one is 0, plain
@@ -108,10 +106,6 @@ def measure(
         passes, tokens = _runs(session, prompt, prompt_params, budgets)
         answers.passes.append(passes)
         answers.tokens.append(tokens)
-        note(
-            f"{number + 1} of {len(prompts)}: prompts at temperature "
-            f"{params.temperature:g}"
-        )
     return answers
 
 

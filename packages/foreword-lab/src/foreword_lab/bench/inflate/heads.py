@@ -1,7 +1,6 @@
 """Inflation of a trained head to an inflated target: same draft tokens, larger head."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -50,15 +49,6 @@ SIZES = {
     "num_target_layers": "layers",
 }
 """Key of a head's config -> attribute of Shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Mapping of an axis: old entry source[i] becomes entry target[i], of `size`."""
-
-    source: Tensor
-    target: Tensor
-    size: int
 
 
 def inflate_head(source: str | Path, small: Shape, large: Shape) -> Checkpoint:
@@ -110,17 +100,20 @@ def _enlarged(name: str, tensor: Tensor, small: Shape, large: Shape) -> Tensor:
             tensor.dtype
         )
     for number, kind in enumerate(axes):
-        axis = _axis(kind, tensor.shape[number], small, large)
+        source, target, size = _axis(kind, tensor.shape[number], small, large)
         padded = tensor.new_zeros(
-            *tensor.shape[:number], axis.size, *tensor.shape[number + 1 :]
+            *tensor.shape[:number], size, *tensor.shape[number + 1 :]
         )
-        tensor = padded.index_copy_(
-            number, axis.target, tensor.index_select(number, axis.source)
-        )
+        tensor = padded.index_copy_(number, target, tensor.index_select(number, source))
     return tensor
 
 
-def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
+def _axis(
+    kind: str, size: int, small: Shape, large: Shape
+) -> tuple[Tensor, Tensor, int]:
+    """Return how an axis grows: old entry source[i] becomes entry target[i] of the last
+    number.
+    """
     if kind == HIDDEN:
         times, rest = divmod(size, small.hidden)
         starts = torch.arange(times)[:, None] * large.hidden
@@ -130,17 +123,14 @@ def _axis(kind: str, size: int, small: Shape, large: Shape) -> _Axis:
                 times * large.hidden + torch.arange(rest),
             ]
         )
-        return _Axis(torch.arange(size), target, times * large.hidden + rest)
+        return torch.arange(size), target, times * large.hidden + rest
     if kind == INNER:
-        return _Axis(torch.arange(size), torch.arange(size), large.intermediate)
+        return torch.arange(size), torch.arange(size), large.intermediate
     if kind == SAME:
-        return _Axis(torch.arange(size), torch.arange(size), size)
+        return torch.arange(size), torch.arange(size), size
     slots, copies = query_slots(small, large)
     if kind == QUERIES:
-        return _Axis(
-            torch.arange(size),
-            rows_of(slots, small.head_dim),
-            large.heads * large.head_dim,
-        )
+        rows = rows_of(slots, small.head_dim)
+        return torch.arange(size), rows, large.heads * large.head_dim
     rows = rows_of(copies, small.head_dim)
-    return _Axis(rows, torch.arange(len(rows)), large.kv_heads * large.head_dim)
+    return rows, torch.arange(len(rows)), large.kv_heads * large.head_dim

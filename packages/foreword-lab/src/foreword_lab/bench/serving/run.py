@@ -215,9 +215,9 @@ def _files(
         dtype,
         slots,
         pair,
-    )
-    files = replace(
-        files, trusted=source.trusted, weights=source.form, device=source.device
+        source.trusted,
+        source.form,
+        source.device,
     )
     if source.shape is None:
         yield files

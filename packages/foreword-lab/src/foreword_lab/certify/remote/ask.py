@@ -48,6 +48,11 @@ def request(
     return PATHS[endpoint], {"messages": messages, **parameters}
 
 
+def sampling(seed: int, temperature: float, tokens: int) -> dict[str, object]:
+    """Return the parameters of a text of so many tokens."""
+    return {"seed": seed, "temperature": temperature, "max_tokens": tokens}
+
+
 def choice_of(answer: Any) -> Mapping[str, Any]:
     """Return the only choice of an answer. Raises Broken if there is none."""
     try:
@@ -82,6 +87,14 @@ class Scored:
     """Log-probability, if it is listed."""
     top: tuple[tuple[str, float], ...]
     """(token, log-probability), likeliest first."""
+
+    @property
+    def known_logprob(self) -> float:
+        """Log-probability as it is listed, the first of several that are written alike;
+        that of the last listed token where it is unknown.
+        """
+        logprob = dict(reversed(self.top)).get(self.token, self.logprob)
+        return self.top[-1][1] if logprob is None else logprob
 
 
 def scored(answer: Any) -> list[Scored]:

@@ -8,14 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.api.llm import LLM
-from foreword.model import Read
 from foreword.registry import PLAIN
+from foreword_lab.certify.numerics import next_logits
 from foreword_lab.certify.remote.ask import Scored
 from foreword_lab.certify.remote.sampled import Drafter
 from foreword_lab.certify.remote.texts import Drafts
-
-SEQUENCE = 0
-"""Id of the only sequence of the draft model."""
 
 
 def local_draft(name: str) -> Drafter:
@@ -45,7 +42,8 @@ def local_draft(name: str) -> Drafter:
                 break
             written.append(ids[token.token][0])
             count += 1
-        shares = (_logits(llm, written, count) / temperature).softmax(-1)
+        logits = next_logits(llm, request.id, written, count).to(torch.float64)
+        shares = (logits / temperature).softmax(-1)
         laid = zip(shares, tokens, strict=False)
         drafts = [_listed(row, token, ids) for row, token in laid]
         return [*drafts, *[None] * (len(tokens) - len(drafts))]
@@ -61,14 +59,3 @@ def _listed(
         name: float(shares[ids[name]].sum()) if name in ids else 0.0
         for name, _ in token.top
     }
-
-
-def _logits(llm: LLM, tokens: list[int], count: int) -> Float[Tensor, "count vocab"]:
-    """Return the logits of the last `count` places, in float64."""
-    with llm.session.locked():
-        llm.target.open(SEQUENCE, len(tokens))
-        try:
-            logits = llm.target.read([Read(SEQUENCE, 0, tokens, keep=count)])
-        finally:
-            llm.target.close(SEQUENCE)
-    return logits.to(torch.float64)

@@ -16,6 +16,7 @@ from foreword_lab.certify.remote.ask import (
     Endpoint,
     prompt,
     request,
+    sampling,
     text_of,
 )
 from foreword_lab.certify.remote.client import Server
@@ -29,7 +30,6 @@ from foreword_lab.certify.remote.sampled import (
     BATCH,
     COARSE,
 )
-from foreword_lab.certify.remote.source import sampling
 from foreword_lab.certify.report import Check
 
 LEAST, MOST = 160, 20_000
@@ -132,4 +132,4 @@ def words_check(
 
 def _asked(endpoint: Endpoint, seed: int) -> Sent:
     parameters = sampling(seed, 1.0, WORD)
-    return request(endpoint, prompt(TOPICS[0]), **parameters)
+    return request(endpoint, prompt(TOPICS[0]), **parameters, top_p=1.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foreword_lab.certify.clock import Clock
-from foreword_lab.certify.remote.ask import choice_of, request
+from foreword_lab.certify.remote.ask import choice_of, request, sampling
 from foreword_lab.certify.remote.client import Server
 from foreword_lab.certify.report import Check
 
@@ -67,7 +67,7 @@ def _check(
     faults, count = [], 0
 
     def ask(tokens: int, seed: int, temperature: float, *, cut: bool) -> Any:
-        parameters = {"seed": seed, "temperature": temperature, "max_tokens": tokens}
+        parameters = sampling(seed, temperature, tokens)
         answer = server.post(*request("chat", QUESTION, **parameters, **form))
         problem = fault(choice_of(answer), cut)
         if problem is not None:

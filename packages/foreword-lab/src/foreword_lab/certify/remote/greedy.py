@@ -65,9 +65,4 @@ def greedy_check(server: Server, source: Source) -> Check:
 
 def behind(token: Scored) -> float:
     """Return by how many nats a token is less likely than the likeliest."""
-    names = [name for name, _ in token.top]
-    if token.token in names:
-        logprob = token.top[names.index(token.token)][1]
-    else:
-        logprob = token.top[-1][1] if token.logprob is None else token.logprob
-    return token.top[0][1] - logprob
+    return token.top[0][1] - token.known_logprob

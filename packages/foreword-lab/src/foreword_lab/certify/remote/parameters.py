@@ -15,6 +15,7 @@ from foreword_lab.certify.remote.ask import (
     choice_of,
     prompt,
     request,
+    sampling,
     scored,
     text_of,
 )
@@ -207,5 +208,5 @@ def _stops(text: str) -> list[str]:
 def _asked(
     endpoint: Endpoint, seed: int, temperature: float, **more: Any
 ) -> tuple[str, dict[str, Any]]:
-    parameters = {"seed": seed, "temperature": temperature, "max_tokens": TOKENS}
-    return request(endpoint, prompt(TOPICS[0]), **{**parameters, **more})
+    parameters = sampling(seed, temperature, TOKENS) | more
+    return request(endpoint, prompt(TOPICS[0]), **parameters)

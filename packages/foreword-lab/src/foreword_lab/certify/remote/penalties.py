@@ -80,7 +80,7 @@ def margins(answer: Sequence[Scored], text: str) -> list[float]:
                 for name, logprob in token.top
             ]
             taken = _penalty(counts, token.token, 0)
-            score = _logprob(token) - taken
+            score = token.known_logprob - taken
             distances.append(max(0.0, max(scores) - score))
         counts[token.token] += 1
     return distances
@@ -88,13 +88,6 @@ def margins(answer: Sequence[Scored], text: str) -> list[float]:
 
 def _count(text: str, token: str) -> int:
     return text.count(token.strip() or token)
-
-
-def _logprob(token: Scored) -> float:
-    """Return a token's log-probability; the last listed one where it is unknown."""
-    listed = dict(token.top)
-    logprob = listed.get(token.token, token.logprob)
-    return token.top[-1][1] if logprob is None else logprob
 
 
 def _penalty(counts: Mapping[str, int], token: str, more: int) -> float:

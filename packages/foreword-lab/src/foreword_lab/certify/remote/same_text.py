@@ -14,6 +14,7 @@ from foreword_lab.certify.remote.ask import (
     margin,
     prompt,
     request,
+    sampling,
     text_of,
     with_logprobs,
 )
@@ -143,7 +144,7 @@ def prefix_check(
         start = f"Shelf {label} {index}. {PREFIX}"
         for topic in TOPICS[:2]:
             text = start + prompt(topic)
-            parameters = _parameters(index, temperature)
+            parameters = sampling(index, temperature, TOKENS)
             sent.append(request(endpoint, text, **parameters))
     pairs = []
     for both in (sent[:2], sent[2:]):
@@ -242,11 +243,7 @@ def _forms(server: Server, seed: int) -> list[Sent]:
     forms = []
     for form in (CALL, SCHEMA):
         for temperature in (0.0, 1.0):
-            parameters = {
-                "seed": seed,
-                "temperature": temperature,
-                "max_tokens": LONGEST,
-            }
+            parameters = sampling(seed, temperature, LONGEST)
             sent = request("chat", QUESTION, **parameters, **form)
             try:
                 text_of(server.post(*sent))
@@ -256,17 +253,11 @@ def _forms(server: Server, seed: int) -> list[Sent]:
     return forms
 
 
-def _parameters(
-    seed: int,
-    temperature: float,
-) -> dict[str, object]:
-    return {"seed": seed, "temperature": temperature, "max_tokens": TOKENS}
-
-
 def _sampled(
     endpoint: Endpoint, topic: str, seed: int, temperature: float = 1.0
 ) -> Sent:
-    return request(endpoint, prompt(topic), **_parameters(seed, temperature))
+    parameters = sampling(seed, temperature, TOKENS)
+    return request(endpoint, prompt(topic), **parameters)
 
 
 def _texts(

@@ -11,6 +11,7 @@ from foreword_lab.certify.remote.ask import (
     Endpoint,
     prompt,
     request,
+    sampling,
     scored,
     with_logprobs,
 )
@@ -68,19 +69,10 @@ class Source:
             self.endpoint,
             prompt(topic),
             **sampling(seed, self.temperature, tokens),
+            top_p=1.0,
             **self.neutral,
             **with_logprobs(self.endpoint, self.top),
         )
-
-
-def sampling(seed: int, temperature: float, tokens: int) -> dict[str, object]:
-    """Return the parameters of a sampled text."""
-    return {
-        "seed": seed,
-        "temperature": temperature,
-        "top_p": 1.0,
-        "max_tokens": tokens,
-    }
 
 
 def sources(server: Server, seed: int, *, quick: bool) -> list[Source]:

@@ -1,10 +1,14 @@
 """The metrics of a server: its `/metrics` in Prometheus' text format, read once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from foreword.errors import InvalidRequest, words
 from foreword_lab.certify.remote.client import Broken, Server, Unsupported
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 NAMESPACE, OURS = "vllm:", "foreword:"
 """Prefixes of the names of metrics; our server has both."""
@@ -12,19 +16,10 @@ GENERATED = "vllm:generation_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One line of the text."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class ServerMetrics:
     """All samples of one scrape."""
 
-    samples: Sequence[Sample]
+    samples: "Sequence[Sample]"
 
     @property
     def is_ours(self) -> bool:
@@ -39,12 +34,14 @@ class ServerMetrics:
         return f"{tokens:,.0f} tokens in {answers:,.0f} answers"
 
     def total(self, *names: str, **labels: str) -> float:
-        """Return the sum of the samples of these names and labels; 0 without any."""
+        """Return the sum of the samples of these names and labels, "" where a sample
+        lacks one; 0 without any.
+        """
         return sum(
             one.value
             for one in self.samples
             if one.name in names
-            and all(one.labels.get(name) == value for name, value in labels.items())
+            and all(one.labels.get(name, "") == text for name, text in labels.items())
         )
 
     def largest(self, *names: str) -> float:
@@ -64,13 +61,7 @@ class ServerMetrics:
             one.labels.get(label, "") for one in self.samples if one.name in names
         }
         return {
-            value: sum(
-                one.value
-                for one in self.samples
-                if one.name in names
-                and one.labels.get(label, "") == value
-                and all(one.labels.get(key) == text for key, text in labels.items())
-            )
+            value: self.total(*names, **labels, **{label: value})
             for value in sorted(values)
         }
 
@@ -110,9 +101,9 @@ def parsed(text: str, address: str) -> ServerMetrics:
 
     try:
         samples = [
-            Sample(one.name, one.labels, one.value)
+            sample
             for family in text_string_to_metric_families(text)
-            for one in family.samples
+            for sample in family.samples
         ]
     except (ValueError, LookupError, AttributeError) as error:
         raise InvalidRequest(

@@ -42,7 +42,7 @@ class Marked(AnyForm):
     def forced(
         self, functions: Sequence[Function], *, parallel: bool, special: Collection[str]
     ) -> Tag:
-        """Return the grammar of calls, within the tokens around all if there are any."""
+        """Return the grammar of calls, in the tokens around all if there are any."""
         marks = self.marks
         frame = self._frame(functions, special)
         calls = grammar.separated(frame, "", parallel=parallel)
