@@ -162,8 +162,8 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     answer is sent in its dialect.
     """
 
-    def reply(
-        dialect: Any, kind: type[BodyKind], body: bytes, http_request: Request
+    async def reply(
+        dialect: Any, kind: type[BodyKind], http_request: Request
     ) -> Response:
         tenant = http_request.state.tenant
 
@@ -176,33 +176,27 @@ def _add_generation(app: FastAPI, service: Service) -> None:
             parsed_body.forget()
             return call, writer
 
-        return Reply(service, body, kind, translate)
+        return Reply(service, await content(http_request), kind, translate)
 
     @app.post("/v1/chat/completions", **_generates("OpenAI", ChatBody))
     async def chat_completions(http_request: Request) -> Response:
         """Answer a conversation."""
-        return reply(ChatDialect, ChatBody, await content(http_request), http_request)
+        return await reply(ChatDialect, ChatBody, http_request)
 
     @app.post("/v1/completions", **_generates("OpenAI", CompletionBody))
     async def completions(http_request: Request) -> Response:
         """Complete prompts."""
-        return reply(
-            CompletionDialect, CompletionBody, await content(http_request), http_request
-        )
+        return await reply(CompletionDialect, CompletionBody, http_request)
 
     @app.post("/v1/responses", **_generates("OpenAI", ResponsesBody))
     async def responses_(http_request: Request) -> Response:
         """Answer a conversation, in the API that agents use."""
-        return reply(
-            ResponsesDialect, ResponsesBody, await content(http_request), http_request
-        )
+        return await reply(ResponsesDialect, ResponsesBody, http_request)
 
     @app.post("/v1/messages", **_generates("Anthropic", MessagesBody))
     async def messages(http_request: Request) -> Response:
         """Answer a conversation in Anthropic's API."""
-        return reply(
-            MessagesDialect, MessagesBody, await content(http_request), http_request
-        )
+        return await reply(MessagesDialect, MessagesBody, http_request)
 
 
 def _add_count(app: FastAPI, service: Service) -> None:

@@ -24,17 +24,15 @@ KINDS = {
     401: ("authentication_error", "authentication_error"),
     403: ("permission_error", "permission_error"),
     404: ("invalid_request_error", "not_found_error"),
-    405: ("invalid_request_error", "invalid_request_error"),
     408: ("invalid_request_error", "timeout_error"),
     413: ("invalid_request_error", "request_too_large"),
-    415: ("invalid_request_error", "invalid_request_error"),
-    431: ("invalid_request_error", "invalid_request_error"),
     429: ("rate_limit_error", "rate_limit_error"),
     500: ("server_error", "api_error"),
     503: ("overloaded_error", "overloaded_error"),
-    507: ("server_error", "api_error"),
 }
-"""Status -> error type in OpenAI's dialect and in Anthropic's."""
+"""Status -> error type in OpenAI's dialect and in Anthropic's; others are as 400 or as
+500.
+"""
 CONTEXT = "context_length_exceeded"
 ENDS_PROCESS = "request_ends_process"
 """Code of a request that ended the processes which ran it: it would end more."""

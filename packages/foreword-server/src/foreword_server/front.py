@@ -1,12 +1,13 @@
 """What a server's process and its middleware know of whatever takes requests."""
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from foreword.errors import ForewordError
-from foreword_server.errors import ApiError, PrivatePaths
+from foreword_server.errors import ApiError, PrivatePaths, as_api_error
 from foreword_server.limits import Limits
-from foreword_server.log import Log, reported
+from foreword_server.log import NAME, Log
 from foreword_server.settings import Settings
 
 
@@ -39,4 +40,8 @@ class Front:
         """Return an exception as an error of the API, without folders; one that is a
         fault of ours is logged with its traceback.
         """
-        return reported(error, request_id, self.paths.hidden)
+        failure = as_api_error(error, self.paths.hidden)
+        if failure.status >= 500 and not isinstance(error, ForewordError):
+            message = "request %s failed"
+            logging.getLogger(NAME).error(message, request_id, exc_info=error)
+        return failure

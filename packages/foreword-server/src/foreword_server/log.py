@@ -2,12 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-
-from foreword.errors import ForewordError
-from foreword_server.errors import ApiError, as_api_error
 
 NAME = "foreword.server"
 
@@ -65,20 +61,6 @@ class Log:
                 f"{name}={_plain(value)}" for name, value in fields.items()
             )
             self._logger.log(level, "%s %s", event, shown)
-
-
-def reported(
-    error: Exception, request_id: str, shown: Callable[[str], str] = str
-) -> ApiError:
-    """Return an exception as an error of the API; a fault of ours is logged with its
-    traceback.
-
-    `shown` returns a message as clients may read it.
-    """
-    failure = as_api_error(error, shown)
-    if failure.status >= 500 and not isinstance(error, ForewordError):
-        logging.getLogger(NAME).error("request %s failed", request_id, exc_info=error)
-    return failure
 
 
 def _plain(value: object) -> str:

@@ -38,23 +38,14 @@ FORM = takes_form(
 def routes(service: Service) -> APIRouter:
     """Return the routes."""
     router, threads = APIRouter(), ThreadPoolExecutor(THREADS, "foreword-sounds")
+    described: Any = dict(tags=["OpenAI"], response_class=Response, openapi_extra=FORM)
 
-    @router.post(
-        "/v1/audio/transcriptions",
-        tags=["OpenAI"],
-        response_class=Response,
-        openapi_extra=FORM,
-    )
+    @router.post("/v1/audio/transcriptions", **described)
     async def transcriptions(http_request: Request) -> Response:
         """Transcribe a sound file."""
         return await _answer(service, threads, http_request, None)
 
-    @router.post(
-        "/v1/audio/translations",
-        tags=["OpenAI"],
-        response_class=Response,
-        openapi_extra=FORM,
-    )
+    @router.post("/v1/audio/translations", **described)
     async def translations(http_request: Request) -> Response:
         """Translate a sound file into English text."""
         return await _answer(service, threads, http_request, "translate")

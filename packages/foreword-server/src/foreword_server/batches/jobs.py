@@ -18,7 +18,11 @@ from foreword_server.batches.lines import Line, RequestFile
 from foreword_server.batches.mirror import unavailable
 from foreword_server.batches.results import GOOD, Response, ResultFile
 from foreword_server.batches.run import run
-from foreword_server.batches.store import BATCH, UNFINISHED, Store
+from foreword_server.batches.store import (
+    BATCH,
+    UNFINISHED,
+    Store,
+)
 from foreword_server.errors import ENDS_PROCESS, ApiError
 from foreword_server.log import NAME
 

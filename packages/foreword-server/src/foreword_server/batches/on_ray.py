@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -31,7 +31,7 @@ from foreword_server.batches.lines import Line, RequestFile
 from foreword_server.batches.results import Response
 from foreword_server.batches.run import AHEAD, run
 from foreword_server.cluster.address import AUTO, FAULTS, LOCAL, check_reachable, refuse
-from foreword_server.cluster.placing import has_room, nodes
+from foreword_server.cluster.placing import has_room, nodes, rooms
 from foreword_server.service import Service
 
 FEW_LINES = 8
@@ -116,13 +116,13 @@ def planned(
     if gpus is None:
         gpus = float(any("GPU" in node for node in alive))
     if count is None:
-        count = _room(alive, 0, gpus) if gpus else sum(map(has_room, alive))
+        count = sum(rooms(alive, 0, gpus)) if gpus else sum(map(has_room, alive))
     if cpus is None:
         choices = range(most, 1, -1)
-        fitting = (one for one in choices if _room(alive, one, gpus) >= count)
+        fitting = (one for one in choices if sum(rooms(alive, one, gpus)) >= count)
         cpus = next(fitting, 1)
     count = max(1, count)
-    room = _room(alive, cpus, gpus)
+    room = sum(rooms(alive, cpus, gpus))
     if room < count:
         raise InvalidRequest(
             f"cannot start {count} replicas with {cpus} CPUs and {gpus:g} GPUs each: "
@@ -130,19 +130,6 @@ def planned(
             "Lower --replicas, --replica-cpus or --replica-gpus"
         )
     return Replicas(count, cpus, gpus, AHEAD * slots)
-
-
-def _room(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> int:
-    """Return how many replicas the nodes hold, each on one of them."""
-    needed = {"CPU": cpus, "GPU": gpus}
-    return sum(
-        min(
-            int(node.get(name, 0) // amount)
-            for name, amount in needed.items()
-            if amount
-        )
-        for node in nodes
-    )
 
 
 def _with_bodies(table: pa.Table, path: Path) -> pa.Table:
@@ -231,7 +218,7 @@ def answer(
 
 def _remaining(replicas: Replicas) -> Replicas:
     """Return the replicas that the nodes still hold; some may have gone."""
-    room = _room(nodes(), replicas.cpus, replicas.gpus)
+    room = sum(rooms(nodes(), replicas.cpus, replicas.gpus))
     if not room:
         raise ForewordError(f"cannot go on: no node is left for a replica. {AGAIN}")
     return replace(replicas, count=min(replicas.count, room))

@@ -81,17 +81,8 @@ class Scale:
 
     def together(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Return how many replicas a node may have."""
-        share = dict(zip(("CPU", "GPU"), self.share(nodes), strict=True))
-        rooms = [
-            min(
-                node.get(name, 0.0) // amount
-                for name, amount in share.items()
-                if amount
-            )
-            for node in nodes
-            if any(share.values())
-        ]
-        return max(1, min(self.most, int(max(rooms, default=1))))
+        most = max(rooms(nodes, *self.share(nodes)), default=1)
+        return max(1, min(self.most, most))
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Raise InvalidRequest if no node has room for a replica."""
@@ -103,6 +94,16 @@ class Scale:
                     f"largest node has {most:g}. Give fewer with '--replica-"
                     f"{name.lower()}s'"
                 )
+
+
+def rooms(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> list[int]:
+    """Return how many replicas each node has room for; none if they take nothing."""
+    taken = [(name, size) for name, size in (("CPU", cpus), ("GPU", gpus)) if size]
+    return [
+        min(int(node.get(name, 0.0) // size) for name, size in taken)
+        for node in nodes
+        if taken
+    ]
 
 
 def nodes() -> list[dict[str, float]]:

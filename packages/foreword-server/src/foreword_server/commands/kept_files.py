@@ -1,25 +1,23 @@
 """Options of `foreword serve` for uploaded files and batches."""
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
-import typer
+from foreword.cli.common import options
 
-
-def _option(name: str, help: str, **more: Any) -> Any:
-    return typer.Option(name, help=help, rich_help_panel="Files and batches", **more)
-
+_option = partial(options.option, "Files and batches")
 
 Files = Annotated[
     str | None,
-    _option("--files", "Folder or URL of files and batches.", metavar="FOLDER"),
+    _option("--files", "Folder or URL of files and batches.", "FOLDER"),
 ]
 MaxFile = Annotated[
-    float, _option("--max-file", "Largest uploaded file, in MiB.", min=0.001)
+    float, _option("--max-file", "Largest uploaded file, in MiB.", least=0.001)
 ]
 MaxStored = Annotated[
     float | None,
-    _option("--max-stored", "MiB of one API key. Default: 50 files.", min=0.001),
+    _option("--max-stored", "MiB of one API key. Default: 50 files.", least=0.001),
 ]
 MaxBatches = Annotated[
-    int, _option("--max-batches", "Unfinished batches of one API key.", min=1)
+    int, _option("--max-batches", "Unfinished batches of one API key.", least=1)
 ]

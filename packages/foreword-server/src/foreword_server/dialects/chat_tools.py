@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from foreword_server.answer import Called, Choice, Shown
+from foreword_server.dialects.client_tools import member
 from foreword_server.dialects.response_tools import Declared, input_of
 from foreword_server.output import Reasoning, Text, ToolArguments, ToolCall
 
@@ -29,8 +30,8 @@ def as_functions(tools: Sequence[Json] | None) -> list[Json] | None:
 
 def function_choice(choice: Any) -> Any:
     """Return a tool choice with functions in place of free-form tools."""
-    allowed = _member(choice, "allowed_tools")
-    tools = _member(allowed, "tools")
+    allowed = member(choice, "allowed_tools")
+    tools = member(allowed, "tools")
     if not isinstance(tools, list):
         return _chosen(choice)
     named = [_chosen(tool) for tool in tools]
@@ -45,17 +46,11 @@ def _chosen(choice: Any) -> Any:
     return choice
 
 
-def _member(value: Any, name: str) -> Any:
-    if not isinstance(value, Mapping):
-        return None
-    return value.get(name)
-
-
 def _custom(tool: object) -> Mapping[str, Any]:
     """Return what a tool, or a choice of one, says of a free-form tool."""
-    if _member(tool, "type") != "custom":
+    if member(tool, "type") != "custom":
         return {}
-    custom = _member(tool, "custom")
+    custom = member(tool, "custom")
     if not isinstance(custom, Mapping):
         return {}
     return custom
@@ -69,7 +64,7 @@ def _function(tool: Json) -> Json:
     flat = {
         **custom,
         "type": "custom",
-        "format": _member(custom.get("format"), "grammar"),
+        "format": member(custom.get("format"), "grammar"),
     }
     return Declared(flat).function
 

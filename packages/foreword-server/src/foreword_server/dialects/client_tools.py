@@ -117,6 +117,11 @@ what to do, the beginning of its id.
 """
 
 
+def member(value: Any, name: str) -> Any:
+    """Return a member of an object; None where a client sent something else."""
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
 def client_tool(tool: dict[str, Any]) -> dict[str, Any] | None:
     """Return the function of a tool that the client runs; None for Anthropic's."""
     kind = str(tool.get("type", ""))

@@ -181,11 +181,6 @@ class TokenTexts:
         }
 
 
-def fingerprint(name: str, dtype: str, version: str) -> str:
-    """Return the system fingerprint: answers to a seed are equal while it is."""
-    return f"{name}-{dtype}-foreword-{version}"
-
-
 class StreamOptions(BaseModel):
     """What a stream holds beside the text."""
 
@@ -219,7 +214,8 @@ class OpenAIDialect(Dialect):
         self._options = options or StreamOptions()
         self._predicted = body.prediction is not None
         self._texts = TokenTexts(translator.tokenizer)
-        self._print = fingerprint(translator.name, translator.dtype, __version__)
+        self._print = f"{translator.name}-{translator.dtype}-foreword-{__version__}"
+        """System fingerprint: answers to a seed are equal while it is."""
         self._id = translator.ids.new(self.PREFIX)
         self._base: dict[str, Any] = {}
         """Head of every chunk, once the stream has begun."""

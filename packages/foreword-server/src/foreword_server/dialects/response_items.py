@@ -7,7 +7,7 @@ from typing import Any
 from foreword.chats import is_image
 from foreword.chats.foreign import as_text
 from foreword.errors import InvalidRequest
-from foreword_server.dialects.client_tools import ITEMS, LOCAL, arguments_of
+from foreword_server.dialects.client_tools import ITEMS, LOCAL, arguments_of, member
 from foreword_server.dialects.response_tools import declared, qualified
 
 CALLABLE = ("function", "custom", *LOCAL)
@@ -211,8 +211,8 @@ def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "tool_choice": choice_of(body.get("tool_choice")),
         "max_completion_tokens": body.get("max_output_tokens"),
-        "reasoning_effort": _member(body.get("reasoning"), "effort"),
-        "response_format": _member(body.get("text"), "format"),
+        "reasoning_effort": member(body.get("reasoning"), "effort"),
+        "response_format": member(body.get("text"), "format"),
     }
     fields = {name: value for name, value in fields.items() if value is not None}
     return {
@@ -229,7 +229,3 @@ def conversation_of(
     """Return instructions and input items as chat messages."""
     system = [{"role": "system", "content": instructions}] if instructions else []
     return [*system, *messages_of(items)]
-
-
-def _member(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else None

@@ -158,7 +158,7 @@ class ResponsesDialect(Dialect):
             "seed": choice.request.seed,
             "usage": _usage(answer) if done else None,
             **{name: getattr(body, name) for name in body.ECHOED},
-            **(_own(answer) if done else {}),
+            **(measured(answer) | rounds(answer, choice) if done else {}),
         }
 
     def start(self, answer: Answer) -> bytes:
@@ -250,9 +250,3 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
     }
-
-
-def _own(answer: Answer) -> dict[str, Any]:
-    """Return the fields of our own: acceptance, times and rounds."""
-    traced = rounds(answer, answer.choices[0])
-    return measured(answer) | traced

@@ -22,7 +22,7 @@ from foreword_server.errors import ApiError, stopping
 from foreword_server.gate import Gate
 from foreword_server.page import routes as page
 from foreword_server.replicas.models import ManyModels
-from foreword_server.replicas.router import Router
+from foreword_server.replicas.router import Routed, Router
 from foreword_server.routes import ROUTES
 from foreword_server.wire import Json
 
@@ -133,7 +133,7 @@ def _add_rest(app: FastAPI, router: Router) -> None:
     routes = served(app)
 
     async def rest(http_request: Request) -> Response:
-        return router.response(http_request)
+        return Routed(router, http_request)
 
     for route in ROUTES:
         methods = [name for name in route.methods if (route.path, name) not in routes]

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,9 @@ def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
     what cannot be read.
     """
     entries = _in_folder(path) if path.is_dir() else _in_file(path)
-    models = [_with(entry, defaults) for entry in entries]
+    models = [
+        replace(entry, options={**defaults, **entry.options}) for entry in entries
+    ]
     if not models:
         raise InvalidRequest(
             f"cannot serve the models of {path}: there are none. Add a folder with "
@@ -105,16 +107,6 @@ def read_catalog(path: Path, defaults: Mapping[str, Any]) -> list[Entry]:
             f"cannot serve the models of {path}: two are named {twice!r}. Rename one"
         )
     return models
-
-
-def _with(entry: Entry, defaults: Mapping[str, Any]) -> Entry:
-    return Entry(
-        name=entry.name,
-        model=entry.model,
-        options={**defaults, **entry.options},
-        replicas=entry.replicas,
-        keep=entry.keep,
-    )
 
 
 # ---- folders

@@ -11,6 +11,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from time import monotonic
 
 from foreword.errors import ForewordError
@@ -239,16 +240,18 @@ def chosen(replicas: Sequence[Replica], blocks: Sequence[bytes]) -> Replica:
     )
 
 
-async def metrics_of(replica: Replica) -> str:
-    """Return the metrics of a replica; none of one that has just ended, or hangs."""
-    request = Asked("GET", "/metrics", [(b"host", b"localhost")])
+async def read_from(replica: Replica, path: str, seconds: float) -> str | None:
+    """Return what a path of a replica answers with status 200; None of one that has
+    just ended, or hangs for so many seconds.
+    """
+    request = Asked("GET", path, [(b"host", b"localhost")])
     try:
-        async with asyncio.timeout(SCRAPE_SECONDS):
+        async with asyncio.timeout(seconds):
             async with replica.ask(request) as answered:
                 pieces = [piece async for piece in answered.pieces]
     except (Lost, TimeoutError):
-        return ""
-    return b"".join(pieces).decode()
+        return None
+    return b"".join(pieces).decode() if answered.status == HTTPStatus.OK else None
 
 
 async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
@@ -258,5 +261,8 @@ async def metrics_of_pools(pools: Mapping[str, Pool]) -> dict[str, str]:
         for model, pool in pools.items()
         for replica in pool.ready
     }
-    texts = await asyncio.gather(*map(metrics_of, replicas.values()))
-    return dict(zip(replicas, texts, strict=True))
+    reads = [
+        read_from(replica, "/metrics", SCRAPE_SECONDS) for replica in replicas.values()
+    ]
+    texts = await asyncio.gather(*reads)
+    return {name: text or "" for name, text in zip(replicas, texts, strict=True)}

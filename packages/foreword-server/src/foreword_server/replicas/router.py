@@ -44,12 +44,8 @@ class Router(Front):
         self.draining = True
         self.models.drain()
 
-    def response(self, http_request: Request) -> Response:
-        """Return the response of a replica to a request."""
-        return _Routed(self, http_request)
 
-
-class _Routed(Response):
+class Routed(Response):
     """The response of a replica, sent as it comes; a client that leaves ends it."""
 
     def __init__(self, router: Router, http_request: Request) -> None:

@@ -11,27 +11,15 @@ from typing import Any
 from foreword.errors import ForewordError
 from foreword_server.log import Log
 from foreword_server.replicas.places import Place
-from foreword_server.replicas.pool import LONGEST_PAUSE, Asked, Lost, Pool, Replica
+from foreword_server.replicas.pool import LONGEST_PAUSE, Pool, Replica, read_from
 from foreword_server.replicas.process import Process, Start
 
 LONGEST_PATH = 72
 """Bytes of the temporary folder's path. Linux takes 107 for a socket, macOS 103."""
-OK = 200
 PROBE_SECONDS = 5.0
 """Seconds between two looks whether a replica answers; an answer takes less."""
 SILENT = 3
 """Looks in a row without an answer, after which a replica is killed."""
-
-
-async def lives(replica: Replica) -> bool:
-    """Return whether a replica says that it is well."""
-    request = Asked("GET", "/health", [(b"host", b"localhost")])
-    try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            async with replica.ask(request) as answered:
-                return answered.status == OK
-    except (Lost, TimeoutError):
-        return False
 
 
 def _socket_folder() -> Path:
@@ -141,12 +129,13 @@ class Supervisor:
         watched = asyncio.create_task(process.ended())
         silent = 0
         while True:
-            look = asyncio.create_task(lives(replica))
+            health = read_from(replica, "/health", PROBE_SECONDS)
+            look = asyncio.create_task(health)
             done, _ = await asyncio.wait((watched,), timeout=PROBE_SECONDS)
             if done:
                 look.cancel()
                 return
-            silent = 0 if await look else silent + 1
+            silent = silent + 1 if await look is None else 0
             if silent == SILENT:
                 self._log.warn("replica silent", replica=replica.name)
                 await process.kill()
