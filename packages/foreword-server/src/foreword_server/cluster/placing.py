@@ -81,7 +81,9 @@ class Scale:
 
     def together(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Return how many replicas a node may have."""
-        most = max(rooms(nodes, *self.share(nodes)), default=1)
+        cpus, gpus = self.share(nodes)
+        counts = rooms(nodes, cpus, gpus)
+        most = max(counts, default=1)
         return max(1, min(self.most, most))
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
@@ -98,9 +100,10 @@ class Scale:
 
 def rooms(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> list[int]:
     """Return how many replicas each node has room for; none if they take nothing."""
-    taken = [(name, size) for name, size in (("CPU", cpus), ("GPU", gpus)) if size]
+    amounts = {"CPU": cpus, "GPU": gpus}
+    taken = [name for name in amounts if amounts[name]]
     return [
-        min(int(node.get(name, 0.0) // size) for name, size in taken)
+        min(int(node.get(name, 0.0) // amounts[name]) for name in taken)
         for node in nodes
         if taken
     ]

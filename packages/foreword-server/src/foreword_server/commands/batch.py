@@ -14,8 +14,8 @@ import typer
 
 from foreword.cli.common import early, options, render, runtime
 from foreword.cli.common.bundles import bundled
-from foreword.errors import InvalidRequest
 from foreword.options import DraftingOptions, ModelOptions, keywords
+from foreword_server.commands.routing import refuse
 from foreword_server.commands.serve import CacheTokens, Chunk, Slots
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def batch(
     """
     if ray is not None:
         early.extra("ray", "ray", "pyarrow")
-    _check(ray, replicas)
+    else:
+        reason = "without '--ray': one model answers here"
+        refuse(replicas, reason, *keywords(replicas))
     from foreword_server.batches.copies import local_copies
     from foreword_server.batches.lines import RequestFile
     from foreword_server.batches.results import ResultFile
@@ -173,17 +175,6 @@ class _Work:
         if self.stored is None:
             return nullcontext()
         return self.stored.storing(lambda error: runtime.note(str(error)))
-
-
-def _check(ray: str | None, replicas: ReplicaOptions) -> None:
-    """Raise InvalidRequest for options of replicas without a cluster."""
-    for name, value in keywords(replicas).items():
-        if ray is None and value is not None:
-            option = name.replace("_", "-")
-            raise InvalidRequest(
-                f"cannot use '--{option}' without '--ray': one model answers here. "
-                "Give --ray local, or leave it out"
-            )
 
 
 def _answer(work: _Work, model: str | None, values: dict[str, Any]) -> float:
