@@ -84,7 +84,12 @@ def certify_server(
     clock = Clock.of(minutes, note, quick=quick)
     named = sources(server, seed, quick=quick)
     # first: whether a difference of texts is rounding depends on it
-    drafter = None if draft is None else _drafter(draft)
+    drafter: Drafter | None = None
+    if draft is not None:
+        # needs Foreword, without which other servers are certified
+        from foreword_lab.certify.remote.drafting import local_draft
+
+        drafter = local_draft(draft)
     run = Run(server, named, seed, drafter, draft or ANSWERS)
     sampled = partial(_sampled, run, clock)
     target = _outcome("sampled tokens", sampled, clock)
@@ -169,10 +174,3 @@ def _sampled(run: Run, clock: Clock) -> Check:
         return words_check(run.server, "chat", clock, SAMPLING, run.seed)
     except Unsupported:
         return words_check(run.server, "completions", clock, SAMPLING, run.seed)
-
-
-def _drafter(name: str) -> Drafter:
-    """Load a draft model that runs here."""
-    from foreword_lab.certify.remote.drafting import local_draft
-
-    return local_draft(name)
