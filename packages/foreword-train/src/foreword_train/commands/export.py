@@ -2,23 +2,16 @@
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from foreword.cli.common import early, options, runtime
 from foreword.errors import InvalidRequest
 
-
-class Engine(StrEnum):
-    """Engines of foreword_train.export, which is too slow to import here."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    SPECULATORS = "speculators"
-    LLAMA_CPP = "llama.cpp"
+Engine = Literal["vllm", "sglang", "speculators", "llama.cpp"]
+"""Engines of foreword_train.export, which is too slow to import here."""
 
 
 def export(
@@ -55,7 +48,7 @@ def export(
     from foreword import bundled
     from foreword_train.export import export as write
 
-    done = write(draft, model or bundled.target(), engine.value, out)
+    done = write(draft, model or bundled.target(), engine, out)
     if as_json:
         values = {
             "folder": str(done.folder),
@@ -66,7 +59,7 @@ def export(
         sys.stdout.write(json.dumps(values) + "\n")
         return
     runtime.note(
-        f"{done.folder}: {done.tensors} tensors, all that {engine.value} needs, read "
+        f"{done.folder}: {done.tensors} tensors, all that {engine} needs, read "
         "back and compared"
     )
     sys.stdout.write(done.command + "\n")

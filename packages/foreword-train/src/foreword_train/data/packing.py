@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foreword.errors import InvalidRequest
 from foreword.model import Tokenizer
-from foreword_train.data.records import ANSWERS, Record
+from foreword_train.data.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,8 @@ class Encoder:
         if not record.turns:
             tokens = self._text(record).tokens
             return tokens[: max(1, len(tokens) // 4)]
-        answers = [
-            place for place, (role, _) in enumerate(record.turns) if role == ANSWERS
-        ]
-        before = record.messages[: answers[0]] if answers else record.messages
+        first = next(iter(record.answers), None)
+        before = record.messages[:first]
         return self._ids(self._render(before, generate=True))
 
     def _ids(self, text: str) -> list[int]:
@@ -126,14 +124,13 @@ class Encoder:
         tokens = encoding["input_ids"]
         starts = [start for start, _ in encoding["offset_mapping"]]
         learnt = [False] * len(tokens)
-        for index, (role, _) in enumerate(record.turns):
-            if role == ANSWERS:
-                begin = self._render(messages[:index], generate=True)
-                end = self._render(messages[: index + 1], generate=False)
-                # Some templates rewrite earlier turns once later ones come; such turns
-                # are not learnt.
-                if text.startswith(begin) and text.startswith(end):
-                    self._learn(tokens, starts, learnt, (len(begin), len(end)))
+        for index in record.answers:
+            begin = self._render(messages[:index], generate=True)
+            end = self._render(messages[: index + 1], generate=False)
+            # Some templates rewrite earlier turns once later ones come; such turns are
+            # not learnt.
+            if text.startswith(begin) and text.startswith(end):
+                self._learn(tokens, starts, learnt, (len(begin), len(end)))
         if record.cut and True in learnt:
             last = len(learnt) - learnt[::-1].index(True)
             last -= tokens[last - 1] in self.eos

@@ -33,6 +33,16 @@ class Record:
         return self.turns[0][1] if self.turns else self.text[:200]
 
     @property
+    def answers(self) -> list[int]:
+        """Indices of the turns that are learnt."""
+        return [at for at, (role, _) in enumerate(self.turns) if role == ANSWERS]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether one of these turns has content."""
+        return any(self.turns[at][1] for at in self.answers)
+
+    @property
     def messages(self) -> list[dict[str, str]]:
         """The turns as chat templates take them."""
         return [{"role": role, "content": content} for role, content in self.turns]
@@ -153,12 +163,13 @@ def _record(label: str, line: str, answered: bool) -> Record:
             )
         return Record(text=record["text"], source=source, cut=cut)
     turns = _turns(label, record["messages"])
-    if answered and not any(role == ANSWERS and content for role, content in turns):
+    whole = Record(turns=turns, source=source, cut=cut)
+    if answered and not whole.is_answered:
         raise InvalidRequest(
             f"cannot train on {label}: it has no turn of the {ANSWERS}. Add an answer "
             "or remove it"
         )
-    return Record(turns=turns, source=source, cut=cut)
+    return whole
 
 
 def _turns(label: str, messages: Any) -> tuple[tuple[str, str], ...]:

@@ -137,7 +137,9 @@ def _answer(
             tally.tokens += len(answer.tokens)
             progress(tally)
     answered = {
-        number: record for number, record in answered.items() if _is_answered(record)
+        number: record
+        for number, record in answered.items()
+        if record.text or record.is_answered
     }
     tally.cut += len(cut & answered.keys())
     tally.skipped += len(records) - len(answered)
@@ -157,9 +159,7 @@ def _answers(
 
 def _spots(record: Record) -> list[int]:
     """Return the indices of the answers among the turns; the end without any."""
-    return [
-        place for place, (role, _) in enumerate(record.turns) if role == ANSWERS
-    ] or [len(record.turns)]
+    return record.answers or [len(record.turns)]
 
 
 def _prompt(llm: LLM, record: Record, spot: int) -> list[int]:
@@ -183,12 +183,6 @@ def _with(llm: LLM, record: Record, spot: int, answer: Completion, cut: bool) ->
     after = () if cut else record.turns[spot + 1 :]
     return replace(
         record, turns=(*record.turns[:spot], (ANSWERS, answer.text), *after), cut=cut
-    )
-
-
-def _is_answered(record: Record) -> bool:
-    return bool(record.text) or any(
-        role == ANSWERS and content for role, content in record.turns
     )
 
 

@@ -24,7 +24,7 @@ from foreword.model.layers import layer_count
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword_train.gguf.drafts import command, head_layout
 from foreword_train.gguf.writer import interleaved
-from foreword_train.methods.unrolled import UnrolledTask
+from foreword_train.methods.unrolled import UnrolledTask, check_steps
 from foreword_train.registry import EagleOptions
 from foreword_train.task import TrainContext, seeded
 
@@ -59,10 +59,7 @@ class HeadTraining(UnrolledTask):
 
 def _head(context: TrainContext, options: EagleOptions) -> EagleHead:
     """Return the head to train: a given one, or a new one."""
-    if options.unroll < 1:
-        raise InvalidRequest(
-            f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
-        )
+    check_steps(options.unroll)
     if not options.draft:
         return new(context, options)
     head = load(options.draft, context.target.config)
@@ -152,7 +149,8 @@ def pack_gguf(checkpoint: Checkpoint, target: HFConfig, _: str) -> ExportLayout:
     it is for another target.
     """
     head = read(checkpoint, target)
-    config, llama = head.config, head.config.llama
+    config = head.config
+    llama = config.llama
     llama.num_hidden_layers = 1  # which some configs leave out
     dtype = head_dtype(checkpoint)
     tensors = {**dump(head, dtype, target).tensors}

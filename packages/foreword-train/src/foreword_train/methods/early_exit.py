@@ -5,7 +5,6 @@ The loss compares with the target as it was, in place of the data's tokens, so t
 last layer stays what it was.
 """
 
-import copy
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,14 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from foreword.draft.self_speculative.exits import KEY
-from foreword.errors import InvalidRequest, ModelError
+from foreword.errors import InvalidRequest
 from foreword.model import HFModel
 from foreword.model.architectures import last_norm
 from foreword.model.executors.torch.hooks import listening, replaced_forwards
 from foreword.model.layers import layer_count, layers_of
 from foreword_train.data.packing import Block
 from foreword_train.data.pairs import forward_inputs
-from foreword_train.methods.lm import load
+from foreword_train.methods.lm import check_packable, load, write
 from foreword_train.registry import EarlyExitOptions
 from foreword_train.task import TrainContext, TrainTask, accepted
 
@@ -93,14 +92,8 @@ class EarlyExitTask(TrainTask):
 
     def __init__(self, context: TrainContext, options: EarlyExitOptions) -> None:
         """Raises InvalidRequest for exits the target lacks, and rates out of range."""
-        target = context.target
-        if getattr(target, "_is_stateful", False):
-            raise ModelError(
-                f"cannot train {type(target).__name__}: it is "
-                "recurrent, so records packed side by side would "
-                "mix. Use a model without recurrent layers"
-            )
-        layers = layer_count(target.config)
+        check_packable(context.target)
+        layers = layer_count(context.target.config)
         self.exits = _exits(options.exits, layers)
         if not 0 <= options.dropout < 1:
             raise InvalidRequest(
@@ -110,6 +103,8 @@ class EarlyExitTask(TrainTask):
         source = context.source
         trusted = context.trusted
         model = load(source, torch.float32, trusted=trusted)
+        exits = list(self.exits)
+        setattr(model.config, KEY, exits)
         module = ExitModel(model, options.dropout, options.ramp)
         super().__init__(context, module)
         # not `module.model`: devices may wrap the module
@@ -158,13 +153,7 @@ class EarlyExitTask(TrainTask):
         """Write the model as transformers does, in the dtype of the target's
         checkpoint; its config names the exits.
         """
-        stored = copy.deepcopy(self._model)
-        nn.Module.to(stored, self.target.dtype)
-        setattr(stored.config, KEY, list(self.exits))
-        stored.generation_config = self.target.generation_config
-        stored.save_pretrained(folder)
-        if self._tokenizer is not None:
-            self._tokenizer.save_pretrained(folder)
+        write(self._model, folder, self.target, self._tokenizer)
 
 
 def _exits(value: str | None, layers: int) -> tuple[int, ...]:

@@ -118,13 +118,17 @@ def check_draft(context: TrainContext, draft: HFModel) -> None:
             f"draft's context of {limit}. "
             "Lower 'length'"
         )
-    for model in (context.target, draft):
-        if getattr(model, "_is_stateful", False):
-            raise ModelError(
-                f"cannot train with {type(model).__name__}: it is recurrent, so "
-                "records packed side by side "
-                "would mix. Use a model without recurrent layers"
-            )
+    check_packable(context.target)
+    check_packable(draft)
+
+
+def check_packable(model: HFModel) -> None:
+    """Raise ModelError for a recurrent model."""
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"cannot train with {type(model).__name__}: it is recurrent, so records "
+            "packed side by side would mix. Use a model without recurrent layers"
+        )
 
 
 def write(

@@ -13,10 +13,10 @@ from transformers import AttentionInterface
 
 from foreword.draft.mtp.mtp_checkpoint import available, dump, load, new
 from foreword.draft.mtp.mtp_head import MtpHead
-from foreword.errors import InvalidRequest, ModelError
+from foreword.errors import ModelError
 from foreword.model.executors.torch.hooks import lm_head_weight
 from foreword.model.layers import layer_count, layers_of
-from foreword_train.methods.unrolled import UnrolledTask
+from foreword_train.methods.unrolled import UnrolledTask, check_steps
 from foreword_train.registry import MtpOptions
 from foreword_train.task import TrainContext, seeded
 
@@ -102,10 +102,7 @@ class MtpTask(UnrolledTask):
 
 def _head(context: TrainContext, options: MtpOptions) -> MtpHead:
     """Return the layer to train, in float32: a given, the target's, or a new one."""
-    if options.unroll < 1:
-        raise InvalidRequest(
-            f"cannot unroll {options.unroll} steps: 'unroll' must be at least 1"
-        )
+    check_steps(options.unroll)
     hf: Any = context.target
     source = options.draft
     if source is None and available(context.source, layer_count(hf.config)):

@@ -13,12 +13,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from foreword.errors import InvalidRequest
 from foreword.model.layers import layer_count
 from foreword_train.data.packing import Block
 from foreword_train.task import TrainContext, TrainTask, accepted
 
 FADE = 0.8
 """Loss weight of a step relative to the one before, which is reached more often."""
+
+
+def check_steps(steps: int) -> None:
+    """Raise InvalidRequest for too few steps."""
+    if steps < 1:
+        raise InvalidRequest(
+            f"cannot unroll {steps} steps: 'unroll' must be at least 1"
+        )
 
 
 class Unrolled(nn.Module):
