@@ -90,7 +90,8 @@ static void noise(void) {
     float logits[VOCAB], best[9];
     int64_t places[9];
     for (int i = 0; i < VOCAB; i++) logits[i] = 4 * draw();
-    foreword_likeliest(logits, (uint64_t[]){foreword_extend(7, (int64_t[]){3, 8191}, 2)}, 0.7f, 1, VOCAB, places), add_to_hash(places, sizeof *places);
+    const uint64_t key = foreword_extend(7, (int64_t[]){3, 8191}, 2);
+    foreword_follow(logits, &key, 0.7f, VOCAB, NULL, NULL, 0, NULL, places), add_to_hash(places, sizeof *places);
     foreword_best(logits, 1, VOCAB, 9, best, places), add_to_hash(best, sizeof best), add_to_hash(places, sizeof places), say("draws");
 }
 

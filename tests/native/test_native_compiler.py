@@ -21,13 +21,12 @@ PROGRAM = """
 import json
 import torch
 from foreword.native import sampling
-from foreword.sampling.draw import choose, draw
+from foreword.sampling.draw import draw, drawn_tokens
 from foreword.sampling.noise import gumbel, plain_gumbel
-from foreword.types import SamplingParams
 
 noise = gumbel([3, 5], 320)
 logits = torch.randn(2, 320, generator=torch.Generator().manual_seed(1))
-chosen = choose(logits, SamplingParams(temperature=0.7), [5, 3])
+chosen = drawn_tokens(logits, [(0.7, 5), (0.7, 3)]).tolist()
 same = chosen == draw(logits / 0.7, noise[[1, 0]]).tolist()
 close = torch.allclose(noise, plain_gumbel([3, 5], 320), rtol=2e-7, atol=1e-7)
 found = {"reason": sampling.reason(), "compiled": sampling.library() is not None, "same": same, "close": close}

@@ -18,6 +18,7 @@ from foreword.sampling.noise import (
     philox,
     plain_gumbel,
     seed_of,
+    signed,
     start,
     uniform,
 )
@@ -206,13 +207,26 @@ def test_noise_of_some_tokens_is_that_of_the_row():
     assert gumbel_of(9, [], 500) == []
 
 
-@pytest.mark.skipif(sampling.library() is None, reason="there is no C compiler")
+def in_triton(keys, depths, streams, rounds, vocab):
+    words = torch.tensor([[signed(key) for key in keys], depths, streams, rounds])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return sampling.on_gpu()(words.to(device), vocab).cpu()
+
+
+C = pytest.mark.skipif(sampling.library() is None, reason="there is no C compiler")
+TRITON = pytest.mark.skipif(sampling.on_gpu() is None, reason="there is no Triton")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(sampling.gumbel, marks=C), pytest.param(in_triton, marks=TRITON)],
+)
 @pytest.mark.parametrize("vocab", [1, 7, 320, 8192])
-def test_noise_in_c_is_the_noise_in_torch(vocab):
+def test_noise_in_c_and_on_a_gpu_is_the_noise_in_torch(way, vocab):
     keys, depths, rounds = [0, 7, 2**63 + 12345], [0, 9, 2**31], [0, 3, 1]
     lanes = [0, 5, 2**28 - 1]
     streams = [Stream.DRAFT + 16 * lane for lane in lanes]
-    fast = sampling.gumbel(keys, depths, streams, rounds, vocab)
+    fast = way(keys, depths, streams, rounds, vocab)
     counted = {"depths": depths, "rounds": rounds, "lanes": lanes}
     plain = plain_gumbel(keys, vocab, stream=Stream.DRAFT, **counted)
     # Both round a double to float32; their logarithms may differ in its last bit, which

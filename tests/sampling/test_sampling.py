@@ -15,7 +15,14 @@ from transformers.generation.logits_process import (
 
 from foreword.errors import InvalidRequest
 from foreword.native import sampling
-from foreword.sampling.draw import choose, draw, logprobs, one_hot, probs, walk
+from foreword.sampling.draw import (
+    draw,
+    drawn_tokens,
+    logprobs,
+    one_hot,
+    probs,
+    walk,
+)
 from foreword.sampling.filters import _filtered_all, fit, nucleus
 from foreword.sampling.filters import top_p as quick_nucleus
 from foreword.sampling.logits import weights, weights_or_invalid
@@ -377,7 +384,18 @@ def check_choice(temperature: float, vocab: int) -> None:
     keys = range(40) if temperature else None
     noise = None if keys is None else gumbel(keys, vocab)
     drawn = draw(weights(logits, asked), noise).tolist()
-    assert choose(logits, asked.params, keys) == drawn, temperature
+    # every third row is greedy, and there are more than are drawn at once
+    each = keys or [None] * 40
+    draws = [(temperature, key) for key in each]
+    assert drawn_tokens(logits, draws).tolist() == drawn, temperature
+    rows = [
+        (temperature, key) if row % 3 else (2.0, None) for row, key in enumerate(each)
+    ]
+    mixed = [
+        token if row % 3 else int(logits[row].argmax())
+        for row, token in enumerate(drawn)
+    ]
+    assert drawn_tokens(logits.repeat(2, 1), rows * 2).tolist() == mixed * 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -393,10 +411,13 @@ def test_a_walk_draws_what_following_all_draws_finds(
     tree = DraftTree([token for _, token in shape], parents)
     noise = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(tree) + 1, 3, generator=noise)
-    params = SamplingParams(temperature=temperature)
-    keys = [extended(seed, path) for path in tree.paths] if temperature else None
-    followed = follow(choose(logits, params, keys), tree)
-    assert walk(logits, params, keys and seed, tree) == followed
+    key = seed if temperature else None
+    draws = [
+        (temperature, None if key is None else extended(key, path))
+        for path in tree.paths
+    ]
+    followed = follow(drawn_tokens(logits, draws).tolist(), tree)
+    assert walk(logits, (temperature, key), tree) == followed
 
 
 class Wrong:

@@ -17,15 +17,16 @@ from foreword.model.executors.cuda import (
 )
 from foreword.model.quantized.coded import Coded, Scales
 from foreword.model.quantized.formats import floats
-from foreword.native import forward
+from foreword.native import forward, noise_kernel
 
 NAMES = {
     kernels: ("partial_sums", "joined_sums"),
     fused_kernels: ("rms_norm", "rotate", "weight_only"),
+    noise_kernel: ("_noise",),
 }
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 KINDS |= {torch.float16: "fp16", torch.int32: "i32"}
-KINDS |= {torch.int8: "i8", torch.uint8: "u8"}
+KINDS |= {torch.int8: "i8", torch.uint8: "u8", torch.int64: "i64"}
 
 
 class Compiled:
@@ -86,6 +87,7 @@ def main(capability: str, dtype: str, dim: str, *extras: str) -> None:
     matrices.append(Coded(codes, floats.LEVELS, Scales(scales.values), None, 128))
     for matrix in matrices:
         quantized.QuantizedLinear(linear, matrix)(rows.new_zeros(3, 128))
+    noise_kernel.gumbel_of_words(torch.zeros(4, 2, dtype=torch.int64), 1000)
 
 
 if __name__ == "__main__":

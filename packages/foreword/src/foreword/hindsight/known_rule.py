@@ -13,7 +13,7 @@ from torch import Tensor
 from foreword.engine.speculator import Speculator
 from foreword.errors import InvalidRequest
 from foreword.model import Model
-from foreword.sampling.draw import UNCHANGED, choose
+from foreword.sampling.draw import drawn_tokens
 from foreword.sampling.noise import Stream, extended, uniform
 from foreword.sampling.streams import NoiseStreams, text_keys
 from foreword.types import Draft, Noise, Request, Verdict
@@ -108,8 +108,8 @@ class RuleOnText:
         rows = weights[: len(ids)]
         if self._checkable:
             key = text_keys(request)[-1]
-            keys = [extended(key, ids[:at]) for at in range(len(ids))]
-            self.differs |= choose(rows, UNCHANGED, keys) != ids
+            draws = [(1.0, extended(key, ids[:at])) for at in range(len(ids))]
+            self.differs |= drawn_tokens(rows, draws).tolist() != ids
         else:
             chosen = rows[range(len(ids)), ids]
             self.differs |= bool((chosen == -torch.inf).any())

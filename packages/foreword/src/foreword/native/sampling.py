@@ -5,7 +5,7 @@ Without a compiler callers use their torch code.
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int64, c_uint64
 from functools import cache
 
@@ -27,12 +27,21 @@ def library() -> ctypes.CDLL | None:
         "extend": "upl:u",
         "gumbel": "ppppllp",
         "gumbel_of": "uplp",
-        "likeliest": "ppfllp",
         "follow": "ppflpplpp:l",
         "best": "plllpp",
     }
     layout.declare(lib, functions)
     return lib
+
+
+@cache
+def on_gpu() -> Callable[[Tensor, int], Tensor] | None:
+    """Return `gumbel_of_words` (noise_kernel.py); None without Triton."""
+    try:
+        from foreword.native.noise_kernel import gumbel_of_words
+    except ImportError:
+        return None
+    return gumbel_of_words
 
 
 def reason() -> str | None:
@@ -89,25 +98,6 @@ def gumbel_of(key: int, tokens: Sequence[int]) -> list[float] | None:
     return list(noise)
 
 
-def likeliest(
-    logits: Float[Tensor, "rows vocab"], keys: Sequence[int] | None, temperature: float
-) -> list[int] | None:
-    """Return argmax(logits[r] / temperature + noise of keys[r]) of each row, the first
-    of equals; without keys argmax(logits[r]).
-
-    None without a compiler, or if logits are not float32 on a CPU.
-    """
-    lib, rows = library(), logits.shape[0]
-    if lib is None or not _readable(logits):
-        return None
-    logits = logits.contiguous()
-    tokens = (c_int64 * rows)()
-    keyed = None if keys is None else (c_uint64 * rows)(*keys)
-    shape = rows, logits.shape[1]
-    lib.foreword_likeliest(logits.data_ptr(), keyed, temperature, *shape, tokens)
-    return list(tokens)
-
-
 def follow(
     logits: Float[Tensor, "rows vocab"],
     key: int | None,
@@ -115,11 +105,12 @@ def follow(
     tokens: list[int],
     parents: list[int],
 ) -> tuple[list[int], int] | None:
-    """Draw as `likeliest` does, starting with row 0 and `key`; after each draw go to
-    the first child with that token, and extend the key by it.
+    """Draw argmax(row / temperature + noise of the key), the first of equals, and
+    without a key argmax(row), starting with row 0; after each draw go to the first
+    child with that token, and extend the key by it.
 
     The row of draft token i is i + 1. Returns the accepted draft tokens and the last
-    draw; None as `likeliest`.
+    draw; None without a compiler, or if logits are not float32 on a CPU.
     """
     lib, draft_tokens = library(), len(tokens)
     if lib is None or not _readable(logits):

@@ -116,14 +116,18 @@ def gumbel(
 
     `keys` are in [0, 2**64), depths and rounds (default 0) in [0, 2**32), lanes in
     [0, 2**28). Computed in float64, so that devices whose logarithms differ in the last
-    bit of a double round to the same float32. On CPU in C if there is a compiler.
+    bit of a double round to the same float32. On CPU in C if there is a compiler; on
+    CUDA in one kernel if there is Triton.
     """
+    zeros = [0] * len(keys)
+    counters = depths or zeros, _streams(stream, lanes, len(keys)), rounds or zeros
     if device is None or torch.device(device).type == "cpu":
-        zeros = [0] * len(keys)
-        streams = _streams(stream, lanes, len(keys))
-        from_c = sampling.gumbel(keys, depths or zeros, streams, rounds or zeros, vocab)
+        from_c = sampling.gumbel(keys, *counters, vocab)
         if from_c is not None:
             return from_c
+    elif (kernel := sampling.on_gpu()) is not None:
+        words = torch.tensor([[signed(key) for key in keys], *counters])
+        return kernel(words.to(device), vocab)
     return plain_gumbel(
         keys,
         vocab,
@@ -154,6 +158,11 @@ def plain_gumbel(
         noise[..., offset] = word
     _unit_(noise).log_().neg_().log_().neg_()
     return noise.view(len(keys), -1)[:, :vocab].float()
+
+
+def signed(key: int) -> int:
+    """Return the number that has the same 64 bits as an Int64."""
+    return key - 2**64 if key >= 2**63 else key
 
 
 def gumbel_of(key: int, tokens: Sequence[int], vocab: int) -> list[float]:

@@ -1,16 +1,18 @@
 """The verify step: from a round's logits to a verdict, by each request's parameters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.sampling.draw import UNCHANGED, choose, one_hot, walk
+from foreword.sampling.draw import Draw, drawn_tokens, one_hot, walk
 from foreword.sampling.logits import Columns, weights_or_invalid
 from foreword.sampling.noise import extended
 from foreword.sampling.streams import NoiseStreams
-from foreword.types import Batch, Draft, Verdict
+from foreword.types import Batch, Draft, DraftTree, Request, Verdict
 from foreword.verify.base import Follow, Rule
 
 Logits = list[Float[Tensor, "_ vocab"]]
@@ -63,20 +65,20 @@ class Verifier:
         distributions: Logits,
     ) -> Verdict:
         """Return the verdict faster: draw until a token matches no draft token."""
-        paths, added = [], []
-        for request, tree, distribution in zip(
-            batch.requests, draft.trees, distributions, strict=True
-        ):
-            params = request.params if request.params.plain else UNCHANGED
-            key = self._draws.key(request)
-            walked = walk(distribution, params, key, tree)
-            if walked is None:
-                keys = None if key is None else [extended(key, p) for p in tree.paths]
-                walked = follow(choose(distribution, params, keys), tree)
-            path, token = walked
-            paths.append(path)
-            added.append(token)
+        draws = [self._draw(request) for request in batch.requests]
+        trees = draft.trees
+        rows = zip(distributions, draws, trees, strict=True)
+        walked = [walk(*row) for row in rows]
+        if None in walked:
+            walked = _follow_all(follow, distributions, draws, trees)
+        paths, added = map(list, zip(*walked, strict=True))
         return Verdict(paths, added, draft.nodes)
+
+    def _draw(self, request: Request) -> Draw:
+        """Return how the token after the text is drawn; weights have a temperature."""
+        params = request.params
+        heat = params.temperature if params.plain else 1.0
+        return heat, self._draws.key(request)
 
     def distributions(
         self,
@@ -104,6 +106,19 @@ class Verifier:
             rows.append(distribution)
             invalid.append(columns)
         return Distributions(rows, unscaled, invalid)
+
+
+def _follow_all(
+    follow: Follow, rows: Logits, draws: Sequence[Draw], trees: Sequence[DraftTree]
+) -> list[tuple[list[int], int]]:
+    """Draw all rows at once: on a device, each request would wait for its own draws."""
+    paths = [
+        (heat, None if key is None else extended(key, path))
+        for (heat, key), tree in zip(draws, trees, strict=True)
+        for path in tree.paths
+    ]
+    tokens = iter(drawn_tokens(torch.cat(rows), paths).tolist())
+    return [follow([*islice(tokens, len(tree) + 1)], tree) for tree in trees]
 
 
 def _truncate(

@@ -89,13 +89,6 @@ static int64_t chosen_token(const float *row, const uint64_t *key, float tempera
     return key ? drawn(row, *key, temperature, vocab) : likeliest(row, vocab);
 }
 
-/* The token of each row of the logits, with the noise of keys[r]; NULL: temperature 0. */
-void foreword_likeliest(const float *logits, const uint64_t *keys, float temperature, int64_t rows,
-                        int64_t vocab, int64_t *out) {
-    for (int64_t r = 0; r < rows; r++)
-        out[r] = chosen_token(logits + r * vocab, keys ? keys + r : 0, temperature, vocab);
-}
-
 /* Walk the tree from the root: draw a token, go to the child with that token, stop where there is
  * none. Parents come before children. `path` gets the accepted nodes, `added` the token after them.
  * `key` is that of the root; NULL: temperature 0. Returns the number of accepted nodes.
