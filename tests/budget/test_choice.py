@@ -44,6 +44,8 @@ class World:
     tokens: int = 0
     reading: float = 0.0
     """Time of reading in `spent`."""
+    announced: int = 0
+    """Plain rounds that `stays_plain` announced."""
 
     def __post_init__(self) -> None:
         self.choice = Choice(len(self.methods))
@@ -64,13 +66,17 @@ class World:
             for one in self.methods
         ]
         read = [0] * len(bits)
-        at = 0
+        at, stays = 0, False
         while at < LENGTH:
             if self.reads:
                 self.read(text, bits, at, read)
+                stays = False
             unread = [at - one if at - one > DEPTHS else 0 for one in read]
             number = text.method = choice.decide([text], unread.__getitem__)
             self.uses[number] += 1
+            assert number == choice.plain or not stays
+            self.announced += stays
+            stays = number == choice.plain and choice.stays_plain
             if number == choice.plain:
                 at, self.spent = at + 1, self.spent + 1
                 choice.pass_plain()
@@ -260,6 +266,14 @@ def test_plain_decoding_is_timed_where_drafts_are_always_used():
         choice.saw(text, 0, 3, 2)
         choice.learn(0, 3.0, 3, 2.0, 0)
     assert plain % TRIAL == 0 < plain < 2 * SHARE * 1000 * 3
+
+
+def test_most_plain_rounds_are_announced():
+    world = World([Method(turns(0.9, 0.1, 500))], reads=False)
+    world.play(40)
+    plain = world.uses[world.choice.plain]
+    assert world.uses[0] > 100
+    assert 0.7 * plain < world.announced < plain
 
 
 def test_a_method_that_lost_on_one_text_is_tried_on_the_next():

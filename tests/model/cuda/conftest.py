@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foreword.model.executors.cuda import build, quantized
-from foreword.model.executors.cuda.chain import ChainBackend
+from foreword.model.executors.cuda.ahead import AheadBackend
 
 
 @pytest.fixture
@@ -23,5 +23,5 @@ def blind(monkeypatch) -> None:
 def interpreted(monkeypatch) -> None:
     """The backend that a model gets; the interpreter counts programs: here are few."""
     options = dict(runner=lambda work: work, buckets=(16,), kernel=False)
-    monkeypatch.setattr(build, "ChainBackend", partial(ChainBackend, **options))
+    monkeypatch.setattr(build, "AheadBackend", partial(AheadBackend, **options))
     monkeypatch.setattr(quantized, "OUTPUTS", 256)

@@ -8,16 +8,28 @@ import torch
 
 import starter
 from foreword.budget import FixedBudget
+from foreword.draft import method
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.draft.tree import coupled
 from foreword.engine import Engine
 from foreword.model import Model
+from foreword.model.executors.cuda.ahead import AheadBackend as Chains
 from foreword.model.executors.cuda.backend import CudaGraphBackend as Levels
-from foreword.model.executors.cuda.chain import ChainBackend as Chains
 from foreword.types import Draft, Request, SamplingParams
 from foreword_train.methods.lm import load
 from model.cuda import test_graph
-from running import Answer, Case, engine, finish, plain, prompts, target
+from running import (
+    TRAINED,
+    Answer,
+    Case,
+    engine,
+    finish,
+    plain,
+    prompts,
+    shelf,
+    target,
+    tokenizer,
+)
 
 traced = test_graph.traced
 pytestmark = pytest.mark.usefixtures("traced")
@@ -78,6 +90,37 @@ def test_rounds_are_those_of_drafts_that_grow_by_levels(heat, trees, monkeypatch
     several = next(one.tokens for one in answer.deltas[1:] if len(one.tokens) > 2)
     stopped = same_rounds(levels, chains, case(heat, stop_token_ids=(several[1],)))
     assert stopped.request.stop_reason == several[1]
+
+
+def with_head(name: str, runner=test_graph.at_once, *, chains: bool = True) -> Engine:
+    hf, options = load(starter.target(), torch.float32), TRAINED[name]
+    model = Model(hf, known=replace(target().capability, backend="graph"), swaps=[])
+    model.backend = Levels(hf, runner, (32,))
+    head = method(options.method).load(shelf(options), model, tokenizer())
+    assert head.executor._records_chains
+    head.executor._records_chains = chains
+    made = engine(model, head, PowerBudget(4))
+    made.default.rule = replace(made.rule, lists="one")
+    return made
+
+
+@pytest.mark.parametrize(("name", "heat"), [("eagle", 0.2), ("mtp", 0.0)])
+def test_rounds_of_heads_are_those_of_drafts_that_grow_by_levels(
+    name, heat, monkeypatch
+):
+    monkeypatch.setattr(coupled, "ROWS", 1)
+    levels, chains = with_head(name, chains=False), with_head(name)
+    answer = same_rounds(levels, chains, case(heat))
+    assert answer.request.stats.accepted > 2
+
+
+def test_heads_play_recordings(traced):
+    chains, asked = with_head("eagle", traced), case(0.2)
+    (answer,) = finish(chains, [asked])
+    assert answer.tokens == plain(target(), [asked])[0].tokens
+    assert answer.request.stats.accepted > 2
+    # forwards of the target and of few sizes of drafts
+    assert traced.recorded < 6 < traced.played
 
 
 def test_recordings_are_played_until_the_pool_grows(traced):

@@ -15,10 +15,11 @@ from foreword.model import Model, Read
 from foreword.model.backend import ReadsHiddenStates
 from foreword.model.executors.cuda import backend as cuda_backend
 from foreword.model.executors.cuda import build as cuda_build
-from foreword.model.executors.cuda import launch
+from foreword.model.executors.cuda import chain, launch
 from foreword.model.executors.cuda.backend import CudaGraphBackend, refused
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
+from foreword.sampling.noise import philox
 from foreword.types import SamplingParams
 from foreword_train.methods.lm import load
 from grids import slow_case
@@ -176,7 +177,18 @@ def traced(monkeypatch) -> Traced:
     # the interpreter runs kernels, and cannot be traced
     monkeypatch.setattr(cuda_backend, "attend", by_the_sheet)
     monkeypatch.setattr(cuda_backend, "fused_forwards", lambda _: {})
+    monkeypatch.setattr(chain, "gumbel_on_device", plain_noise)
     return Traced()
+
+
+def plain_noise(key: torch.Tensor, vocab: int) -> torch.Tensor:
+    """The noise of a key, in plain tensors."""
+    quads = torch.arange((vocab + 3) // 4)[None]
+    zero = torch.zeros_like(key)[:, None]
+    halves = key[:, None] & 0xFFFFFFFF, (key[:, None] >> 32) & 0xFFFFFFFF
+    words = torch.stack(philox((quads, zero, zero, zero), halves), -1)
+    units = (words.double() + 0.5) * 2.0**-32
+    return -(-units.log()).log().flatten(1)[:, :vocab].float()
 
 
 @pytest.mark.slow

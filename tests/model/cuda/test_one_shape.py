@@ -1,12 +1,19 @@
 """A row's bits do not depend on its forward, though the library's depend on rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from foreword.model import Read
+import starter
+from foreword import LLM
+from foreword.model import Model, Read
 from foreword.model.executors.cuda.backend import BUCKETS, CudaGraphBackend
+from foreword_lab.certify.bits import bits_check
+from foreword_train.methods.lm import load
+from running import target, tokenizer
 from tiny_models import build
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -83,3 +90,25 @@ def test_draft_of_any_length_leaves_the_bits(drafted):
     logits = made.read([other, tree])[2:]
     assert torch.equal(logits[1::2], want[1:])
     assert torch.equal(logits[0], want[0])
+
+
+@pytest.mark.parametrize(
+    ("buckets", "outcome"), [(BUCKETS, "consistent"), ((16, 64), "differs")], ids=str
+)
+def test_certificate_compares_the_bits(buckets, outcome):
+    hf = load(starter.draft(), torch.float32).eval()
+    model = Model(hf, known=replace(target().capability, backend="graph"), swaps=[])
+    model.backend = CudaGraphBackend(hf, by_rows, buckets, kernel=False)
+    (check,) = bits_check(LLM(model, tokenizer=tokenizer()), quick=True)
+    assert check.status == outcome
+    assert check.evidence["rows of the text"] > 64
+
+
+def by_rows(work):
+    """Repeats the work with scores that depend on the number of rows alone."""
+
+    def play():
+        logits, states = work()
+        return logits * (1 + len(logits) * 2.0**-20), states
+
+    return play

@@ -42,6 +42,8 @@ PARENTS = (-1, -1, 1, 1, 3, 3)
 ACCEPTED = (1, 3, 5)
 """A draft tree, and its nodes that are the text, each after a sibling."""
 NAME = "same bits"
+EQUAL = "native", "graph"
+"""Backends that promise them."""
 
 Logits = Float[Tensor, "rows vocab"]
 Reading = Callable[[Model, Sequence[int], list[int]], list[Logits]]
@@ -54,7 +56,7 @@ def bits_check(llm: LLM, *, quick: bool) -> list[Check]:
     A quick one reads no keys in int8.
     """
     target = llm.target
-    if not target.capability.backend.startswith("native"):
+    if not target.capability.backend.startswith(EQUAL):
         return []
     ids = [llm.session.prepare("a", None)[0].id for _ in SHARES]
     text = [token for prompt in TEXTS for token in encoded(llm, prompt)][:ROWS]

@@ -219,6 +219,11 @@ class Choice:
         stopped = self.guard.stops_models and self.current != self.plain
         return self._left > 0 and not (self._timing or stopped)
 
+    @property
+    def stays_plain(self) -> bool:
+        """Whether the next round, after this plain one, is plain as well."""
+        return self._timing > 0 or (self.current == self.plain and self._left > 1)
+
     def decide(
         self,
         texts: Sequence[Text],

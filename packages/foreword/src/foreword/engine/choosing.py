@@ -20,7 +20,11 @@ from foreword.engine.member import Member, budget_of
 from foreword.engine.reading import Reader
 from foreword.engine.round_prices import RoundPrices, RoundRows
 from foreword.engine.scheduler import ScheduledRequest
-from foreword.engine.speculator import Speculator, kept_states, select_layers
+from foreword.engine.speculator import (
+    Speculator,
+    kept_states,
+    select_layers,
+)
 from foreword.engine.sub_batch import SubBatch
 from foreword.model import Mode, Model, measure
 from foreword.registry import PLAIN
@@ -94,8 +98,8 @@ class Chooser(Speculator):
 
     @property
     def failed(self) -> str | None:
-        failed = (one.failed for one in self.members if one.failed)
-        return next(failed, None)
+        errors = [member.failed for member in self.members]
+        return next(filter(None, errors), None)
 
     # ---- choose
 
@@ -139,16 +143,16 @@ class Chooser(Speculator):
         choice.row = self.prices.row(texts)
         unread = partial(self._unread, requests)
         out += looker.lookups if looker else []
-        number = choice.decide([entry.text for entry in entries], unread, out)
+        written = [entry.text for entry in entries]
+        number = choice.decide(written, unread, out)
         if number != self._plain.number:
             self._set_terms(number, choice, texts)
         numbers = [number] * len(requests)
-        load = texts, plain
         for at, entry in enumerate(entries):
             request, text = requests[at], entry.text
             better = None
             if looker:
-                better = looker.look(request, choice, text, load)
+                better = looker.look(request, choice, text, (texts, plain))
             if better is None:
                 read = entry.by_member
                 self._reader.read(request, choice, text, read, plain)
@@ -164,8 +168,7 @@ class Chooser(Speculator):
 
     def _stays(self, request: Request) -> bool:
         """Whether a request alone in its round keeps its method, and none is asked."""
-        entry, looker = self._entries.get(request.id), self._looker
-        price = self.prices.plain_seconds
+        entry = self._entries.get(request.id)
         return (
             entry is not None
             and entry.kind[1] == 1
@@ -174,8 +177,20 @@ class Chooser(Speculator):
             and len(self._used) == 1
             and self._used[0].number == entry.text.method
             and not self._used[0].failures.off
-            and (looker is None or looker.rests(entry.choice, entry.text, price(1)))
+            and self._rests(entry)
         )
+
+    def stays_plain(self, request: Request) -> bool:
+        """Whether the next round of a request alone is decoded plainly, as this one."""
+        entry = self._entries[request.id]
+        return entry.choice.stays_plain and self._rests(entry)
+
+    def _rests(self, entry: _Entry) -> bool:
+        """Whether nothing is looked up in the next round of a request alone."""
+        if self._looker is None:
+            return True
+        plain = self.prices.plain_seconds(1)
+        return self._looker.rests(entry.choice, entry.text, plain)
 
     def _unread(self, requests: Sequence[Request], number: int) -> int:
         """Return the tokens that a member must read before it drafts for them."""
@@ -278,7 +293,7 @@ class Chooser(Speculator):
         self.prices.learn(clock, size, count)
         nodes = sum(map(len, sub_batch.draft.trees))
         spent, proposed = self.prices.spent(clock, size, count, nodes)
-        levels = _levels(sub_batch)
+        levels = sub_batch.levels
         paths = [len(path) for path in sub_batch.verdict.kept]
         kinds: dict[Kind, list[int]] = {}
         for row, request in enumerate(requests):
@@ -324,11 +339,9 @@ class Chooser(Speculator):
         return unread
 
     def _learn_plain(self, sub_batch: SubBatch, wrote: int) -> None:
-        choices = {}
-        for request in sub_batch.batch.requests:
-            choice = self._entries[request.id].choice
-            choices[id(choice)] = choice
-        for choice in choices.values():
+        requests = sub_batch.batch.requests
+        entries = [self._entries[request.id] for request in requests]
+        for choice in dict.fromkeys(entry.choice for entry in entries):
             choice.pass_plain()
             streak = choice.streak
             if streak <= TRIAL or streak % CORRECTED == 0:
@@ -375,14 +388,6 @@ class Chooser(Speculator):
             self._looker.release(request)
         for member in self.members:
             member.forget(request)
-
-
-def _levels(sub_batch: SubBatch) -> int:
-    """Return the levels of the drafts of a round before they were trimmed."""
-    budget = sub_batch.speculator.budget
-    if isinstance(budget, AdaptiveBudget) and budget.levels is not None:
-        return budget.levels
-    return sum(sub_batch.depths)
 
 
 def _looker(members: Sequence[Member]) -> "Looker | None":

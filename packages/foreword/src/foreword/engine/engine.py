@@ -23,7 +23,7 @@ from foreword.engine.meter import Meter
 from foreword.engine.scheduler import ScheduledRequest, Scheduler
 from foreword.engine.speculator import Speculator, select_layers
 from foreword.engine.sub_batch import SubBatch, account, reads_of, split_logits
-from foreword.model import Model
+from foreword.model import Model, Read
 from foreword.sampling.draw import logprobs
 from foreword.types import Clock, Delta, Load, Origin, Request
 from foreword.verify import Rule
@@ -203,7 +203,12 @@ class Engine:
         if not reads:
             return [], []
         if not layers:
-            return split_logits(self.target.read(reads), sub_batches), []
+            alone = not readers and len(sub_batches) == 1
+            if alone and self.target.draws and sub_batches[0].only_draws:
+                logits = self._score_and_draw(sub_batches[0], reads)
+            else:
+                logits = self.target.read(reads)
+            return split_logits(logits, sub_batches), []
         logits, hidden = self.target.read_hidden(reads, layers)
         states = (
             [hidden]
@@ -211,6 +216,16 @@ class Engine:
             else list(hidden.split([len(read.tokens) for read in reads]))
         )
         return split_logits(logits, sub_batches), states
+
+    def _score_and_draw(
+        self, sub_batch: SubBatch, reads: list[Read]
+    ) -> Float[Tensor, "texts vocab"]:
+        """Run a forward that also draws the next token of each text."""
+        requests, key = sub_batch.batch.requests, sub_batch.speculator.draws.key
+        draws = [(request.params.temperature, key(request)) for request in requests]
+        more = [request.room > 1 for request in requests]
+        logits, sub_batch.drawn = self.target.read_and_draw(reads, draws, more)
+        return logits
 
     def _requested_layers(self, scheduled: list[ScheduledRequest]) -> tuple[int, ...]:
         """Return the layers whose hidden states any drafter of this round reads."""

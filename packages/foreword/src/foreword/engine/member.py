@@ -86,6 +86,11 @@ class Member(Speculator):
             return reason
         return self.team.why_plain(sub_batch.batch.requests[row])
 
+    def stays_plain(self, request: Request) -> bool:
+        if not super().stays_plain(request):
+            return False
+        return self.team.stays_plain(request)
+
     def choice_of(self, request: Request) -> tuple[str, dict[str, float]]:
         team = self.team
         name = ""

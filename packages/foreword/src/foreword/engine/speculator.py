@@ -25,6 +25,7 @@ from foreword.types import (
     DraftTree,
     Request,
     Scores,
+    Verdict,
 )
 from foreword.types.params import NODES
 from foreword.types.round import Reason
@@ -213,6 +214,10 @@ class Speculator:
             return "budget"
         return "dropped" if proposed and proposed.trees[row].tokens else "no-match"
 
+    def stays_plain(self, request: Request) -> bool:
+        """Whether the next round of a request, too, will draft nothing."""
+        return isinstance(self.drafter, NoDrafter) or not self._may_draft
+
     # ---- verify
 
     def verify(
@@ -223,8 +228,13 @@ class Speculator:
         sub_batch.distributions = self.verifier.distributions(
             sub_batch.batch, sub_batch.draft, logits
         )
-        sub_batch.verdict = self.verifier.verify(
-            sub_batch.batch, sub_batch.draft, sub_batch.distributions
+        drawn = sub_batch.drawn
+        sub_batch.verdict = (
+            self.verifier.verify(
+                sub_batch.batch, sub_batch.draft, sub_batch.distributions
+            )
+            if drawn is None
+            else Verdict([[]] * len(drawn), drawn, 0)
         )
         if sub_batch.drafting:
             # not `contained`, which takes a microsecond of each round

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.budget import RoundResult
+from foreword.budget import AdaptiveBudget, RoundResult
 from foreword.engine.scheduler import ScheduledRequest
 from foreword.model import Read
 from foreword.types import Batch, Clock, Draft, Round, Verdict
@@ -28,6 +28,8 @@ class SubBatch:
     batch: Batch = field(init=False)
     draft: Draft = field(init=False)
     verdict: Verdict = field(init=False)
+    drawn: list[int] | None = None
+    """The next token of each text, if the forward has drawn them."""
     budgets: list[int] = field(init=False)
     """Draft tokens allowed for each request."""
     proposed: Draft | None = None
@@ -42,6 +44,25 @@ class SubBatch:
     depths: list[int] = field(init=False)
     """Depth of each tree as the drafter made it, without text that a grammar forces."""
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether plain draws are all that this round and the next one verify."""
+        speculator = self.speculator
+        if speculator.rule.follow is None or self.draft.nodes:
+            return False
+        return all(
+            request.params.plain and speculator.stays_plain(request)
+            for request in self.batch.requests
+        )
+
+    @property
+    def levels(self) -> int:
+        """Levels of the drafts before they were trimmed."""
+        budget = self.speculator.budget
+        if isinstance(budget, AdaptiveBudget) and budget.levels is not None:
+            return budget.levels
+        return sum(self.depths)
 
 
 def reads_of(

@@ -26,6 +26,7 @@ from foreword.model.loading.load import eos_ids, forced_tokens
 from foreword.model.loading.options import FORMS, check_forms, check_portable
 from foreword.native.openmp import limit_threads, one_thread
 from foreword.options import ModelOptions
+from foreword.sampling.draw import Draw
 from foreword.types.growth import GrownTree, TreeRequest
 
 if TYPE_CHECKING:
@@ -346,6 +347,20 @@ class Model:
         # isinstance of a protocol takes Python 3.11 some 20 µs
         grow = getattr(self.backend, "grow", getattr(self.backend, "grow_chain", None))
         return None if grow is None else grow(read, ask)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the backend draws tokens and reads them without the host."""
+        return hasattr(self.backend, "read_and_draw")
+
+    def read_and_draw(
+        self, reads: Sequence[Read], draws: Sequence[Draw], more: Sequence[bool]
+    ) -> tuple[Float[Tensor, "texts vocab"], list[int]]:
+        """Run reads of committed tokens; return the logits and the drawn tokens.
+
+        `more`: the texts that go on, whose next forward begins.
+        """
+        return cast("Any", self.backend).read_and_draw(reads, draws, more)
 
     def move(self, id: int, source: list[int], start: int) -> None:
         """Make an accepted branch contiguous: position source[i] moves to start + i."""

@@ -21,11 +21,19 @@ from foreword.draft.heads.torch_head import TorchHead
 from foreword.draft.vocabulary import over_target_vocab
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import drop_weights
+from foreword.model.executors.cuda.backend import (
+    FixedPlan,
+    attend_in_place,
+)
 from foreword.model.executors.native.supported import unfit
-from foreword.model.executors.torch.attention import attend
 from foreword.model.executors.torch.packed_linear import padded
 from foreword.model.executors.torch.packing import Packed
+from foreword.model.executors.torch.plan import Plan
 from foreword.registry import OWN_METHODS
+from foreword.types.growth import (
+    GrownTree,
+    TreeRequest,
+)
 
 
 class EagleDrafter(HeadDrafter):
@@ -88,7 +96,7 @@ class TorchEagle(TorchHead):
     """The head in torch."""
 
     def __init__(self, head: EagleHead, target: Model) -> None:
-        super().__init__(head, target)
+        super().__init__(head, target, head.config.llama, head.config.window)
         self._head = head
         self._embed = target.embed
         if head.embed_tokens is not None:
@@ -105,6 +113,17 @@ class TorchEagle(TorchHead):
             own if read.parents else self._fused(own)
             for read, own in zip(reads, states, strict=True)
         ]
+        hidden = self.advance(padded(torch.cat(inputs)), packed, rows.plan)
+        logits = self._head.logits(padded(hidden[rows.kept]))
+        return logits[: len(rows.kept)], hidden[: len(rows.tokens)]
+
+    def advance(
+        self,
+        states: Float[Tensor, "rows hidden"],
+        packed: Int[Tensor, "2 rows"],
+        plan: Plan | FixedPlan,
+    ) -> Float[Tensor, "rows hidden"]:
+        window = self._head.config.window
 
         def attended(
             layer: nn.Module,
@@ -112,17 +131,30 @@ class TorchEagle(TorchHead):
             k: Tensor,
             v: Tensor,
         ) -> Tensor:
-            window = self._head.config.window
-            plan = rows.plan
-            return attend(layer, q, k, v, None, plan=plan, sliding_window=window)[0]
+            options = {"plan": plan, "sliding_window": window}
+            return attend_in_place(layer, q, k, v, None, **options)[0]
 
-        before = padded(torch.cat(inputs))
-        embedded = self._embed(packed[:1]).to(before.dtype)
+        embedded = self._embed(packed[:1])
+        embedded = embedded.to(states.dtype)
         attends = [partial(attended, layer.self_attn) for layer in self._head.stack]
-        places = packed[1:]
-        hidden = self._head(embedded, before[None], places, *attends)[0]
-        logits = self._head.logits(padded(hidden[rows.kept]))
-        return logits[: len(rows.kept)], hidden[: len(rows.tokens)]
+        return self._head(embedded, states[None], packed[1:], *attends)[0]
+
+    def logits(
+        self,
+        hidden: Float[Tensor, "rows hidden"],
+    ) -> Float[Tensor, "rows vocab"]:
+        head = self._head
+        vocab = self._target.vocab
+        logits = head.logits(hidden)
+        return over_target_vocab(logits, head.tokens, vocab)
+
+    def grow_beside(
+        self,
+        read: Read,
+        states: Tensor,
+        ask: TreeRequest,
+    ) -> GrownTree | None:
+        return self.grow_chain(read, ask, self._fused(states))
 
     def _fused(
         self, states: Float[Tensor, "tokens features"]

@@ -27,15 +27,18 @@ from foreword.draft.mtp.mtp_head import MtpHead
 from foreword.errors import InvalidRequest
 from foreword.model import Model, Read, Tokenizer
 from foreword.model.architectures import drop_weights, routed, window
+from foreword.model.executors.cuda.backend import NAME, FixedPlan
 from foreword.model.executors.native.backend import NativeBackend
 from foreword.model.executors.native.rotary import rotaries_of
 from foreword.model.executors.native.rows import kv_head_count
 from foreword.model.executors.native.supported import inside
 from foreword.model.executors.torch.packing import Packed
+from foreword.model.executors.torch.plan import Plan
 from foreword.model.layers import layer_count
 from foreword.native import forward
 from foreword.registry import OWN_METHODS
 from foreword.types import Request
+from foreword.types.growth import GrownTree, TreeRequest
 
 
 class MtpDrafter(HeadDrafter):
@@ -181,7 +184,10 @@ class TorchMtp(TorchHead):
     def __init__(self, head: MtpHead, target: Model) -> None:
         # packed layers have no weights to ask
         self._dtype = head.dtype
-        super().__init__(head, target)
+        config = target.hf.config.get_text_config()
+        super().__init__(head, target, config, window(head.block))
+        if self._records_chains:
+            head.attend_by(NAME)
         self._head = head
         self._ends: dict[int, Float[Tensor, "layers hidden"]] = {}
         """States at the last committed token of each request."""
@@ -223,6 +229,27 @@ class TorchMtp(TorchHead):
             last = [layers[row] for row in rows.kept]
             logits = self._target.lm_head(hidden[rows.kept, last])
         return logits, hidden.flatten(1)
+
+    def grow_beside(
+        self, read: Read, states: Tensor, ask: TreeRequest
+    ) -> GrownTree | None:
+        if self._head.depth > 1:
+            return None
+        return self.grow_chain(read, ask, states.to(self._dtype))
+
+    def advance(
+        self,
+        states: Float[Tensor, "rows hidden"],
+        packed: Int[Tensor, "2 rows"],
+        plan: Plan | FixedPlan,
+    ) -> Float[Tensor, "rows hidden"]:
+        embedded = self._target.embed(packed[:1]).to(states.dtype)
+        return self._head(0, embedded, states[None], packed[1:], plan=plan)[0]
+
+    def logits(
+        self, hidden: Float[Tensor, "rows hidden"]
+    ) -> Float[Tensor, "rows vocab"]:
+        return self._target.lm_head(hidden)
 
     def _layers(self, reads: Sequence[Read]) -> list[int]:
         """Return the layer that predicts what follows each token: the first after the

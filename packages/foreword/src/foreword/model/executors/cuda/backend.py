@@ -179,6 +179,11 @@ class CudaGraphBackend(HoldsCodes, PoolBackend):
         """Rows of the pool at the recordings; the pool moves when it grows."""
         self._current: tuple[Span, ...] = ()
 
+    @property
+    def recorder(self) -> Runner | None:
+        """What records a head beside this model; None without kernels."""
+        return self._runner if self._kernel else None
+
     def with_buckets(self, buckets: tuple[int, ...]) -> "CudaGraphBackend":
         """Return a backend of the same model with other row counts, and own pages."""
         return CudaGraphBackend(self.model, self._runner, buckets, kernel=self._kernel)
@@ -233,7 +238,13 @@ class CudaGraphBackend(HoldsCodes, PoolBackend):
         )
 
     @torch.inference_mode()
-    def _run(self, reads: Sequence[Read], layers: tuple[int, ...]) -> Output:
+    def _run(
+        self,
+        reads: Sequence[Read],
+        layers: tuple[int, ...],
+        tokens: Int[Tensor, "first"] | None = None,
+    ) -> Output:
+        """Run a forward; `tokens`: on the device, in place of the first ones."""
         spans = self._spans(reads)
         rows, logit_count = spans[-1].stop, sum(read.keep for read in reads)
         splits = -(-max(span.length for span in spans) // SPLIT)
@@ -252,6 +263,8 @@ class CudaGraphBackend(HoldsCodes, PoolBackend):
             if shape.rows not in self._tables:
                 self._tables[shape.rows] = table.to(self._device, copy=True)
             self._tables[shape.rows].copy_(table)  # the only copy to the device
+            if tokens is not None:
+                self._tables[shape.rows][: len(tokens), TOKEN] = tokens
             self._current = spans
             if shape not in self._recordings:
                 self._recordings[shape] = self._record(partial(self._work, shape))

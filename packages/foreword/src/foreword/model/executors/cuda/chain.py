@@ -7,16 +7,23 @@ likeliest siblings of its tokens, which take no forward. The plain definition is
 """
 
 import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from foreword.model.executors.cuda.backend import CudaGraphBackend, Output, Shape, on
+from foreword.model.executors.cuda.backend import (
+    Output,
+    Runner,
+    Shape,
+    on,
+)
 from foreword.model.executors.cuda.launch import (
     CHAIN_ROWS,
     LENGTH,
@@ -26,14 +33,16 @@ from foreword.model.executors.cuda.launch import (
     TOKEN,
 )
 from foreword.model.executors.cuda.table import row_table
+from foreword.model.executors.torch.kv_pool import KVPool
+from foreword.model.kv.packing import Paged
 from foreword.model.kv.reads import Read, Span
-from foreword.sampling.noise import philox
+from foreword.native import sampling
+from foreword.sampling.noise import signed
 from foreword.types.draft import DraftTree
 from foreword.types.growth import Children, GrownTree, TreeRequest
 
 SIZES = (8, 4, 2, 1)
 """Levels of the recorded drafts; other numbers are rounded down."""
-_MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Multipliers of `extend` (sampling/noise.py)."""
 
@@ -52,15 +61,11 @@ def _shifted(word: Tensor, bits: int) -> Tensor:
     return (word >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def gumbel_on_device(keys: Int[Tensor, "rows"], vocab: int) -> Float[Tensor, "rows v"]:
+def gumbel_on_device(key: Int[Tensor, "1"], vocab: int) -> Float[Tensor, "1 vocab"]:
     """Return `gumbel` (sampling/noise.py) of the target's stream."""
-    quads = torch.arange((vocab + 3) // 4, device=keys.device)[None]
-    zero = torch.zeros_like(keys)[:, None]
-    halves = keys[:, None] & _MASK, (keys[:, None] >> 32) & _MASK
-    words = torch.stack(philox((quads, zero, zero, zero), halves), -1)
-    units = words.double().add_(0.5).mul_(2.0**-32)
-    noise = units.log_().neg_().log_().neg_()
-    return noise.flatten(1)[:, :vocab].float()
+    kernel = sampling.on_gpu()
+    assert kernel is not None, "the graph backend needs Triton"
+    return kernel(functional.pad(key[None], (0, 0, 0, 3)), vocab)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +78,73 @@ class ChainShape(Shape):
     greedy: bool
 
 
-class ChainBackend(CudaGraphBackend):
-    """A graph backend that drafts a chain with siblings in one replay."""
+class GrowsChains(Paged[KVPool]):
+    """A base that grows a chain with siblings in one piece of work: on the device, a
+    single replay.
+    """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._inputs: dict[int, list[Tensor]] = {}
-        """By rows of a forward: the row tables of the first forward and of the next
-        one; the key of the noise; the factor of the logits, and the scale."""
-        self._records_chains = self._kernel
+    _device: torch.device
+    _runner: Runner
+    _buckets: tuple[int, ...]
+    _tile: int
+    _words: dict[int | None, int]
+    _padding_row: int
+    _recordings: dict[Shape, Callable[[], Output]]
+    _recorded_for: int
+    _records_chains = False
+    _buffers: list[Tensor]
+    """The row tables of the first forward and of the next one; the key of the noise;
+    the factor of the logits, and the scale; what is read beside the tokens."""
+
+    def record_chains(
+        self,
+        runner: Runner,
+        buckets: tuple[int, ...],
+        tile: int,
+        words: dict[int | None, int],
+        padding_row: int,
+    ) -> None:
+        """Grow chains from now on; for one that has no forwards of fixed shape.
+
+        Arguments as in `CudaGraphBackend`.
+        """
+        self._runner = runner
+        self._buckets = buckets
+        self._tile = tile
+        self._words = words
+        self._padding_row = padding_row
+        self._recordings = {}
+        self._recorded_for = 0
+        self._buffers = []
+        self._records_chains = True
+
+    @abstractmethod
+    def _step(
+        self, shape: ChainShape, table: Int[Tensor, "rows width"], states: list[Tensor]
+    ) -> tuple[Float[Tensor, "1 vocab"], list[Tensor]]:
+        """Return the logits after the last token of a forward, and what the next one
+        reads beside it.
+        """
 
     @torch.inference_mode()
-    def grow_chain(self, read: Read, ask: TreeRequest) -> GrownTree | None:
+    def grow_chain(
+        self, read: Read, ask: TreeRequest, *states: Float[Tensor, "tokens features"]
+    ) -> GrownTree | None:
         """Run a read, then grow a chain with siblings after it; None where trees grow
         by levels: beside other texts, which share the forward of a level, and after
         long reads.
         """
-        texts, count = len(self.pool._tables), len(read.tokens)
-        if not self._records_chains or texts > 1 or count > self._buckets[-1]:
+        if not self._records_chains or len(self.pool._tables) > 1:
+            return None
+        rows = self._buckets[-1]
+        if len(read.tokens) > rows:
             return None
         drafted = next(size for size in SIZES if size <= min(ask.most, ask.deep))
         (span,) = self._spans([read], drafted)
         splits = -(-(span.length + drafted) // SPLIT)
         shape = ChainShape(
-            self._bucket(count),
-            self._bucket(1),
+            rows,
+            rows,
             1 << (splits - 1).bit_length(),
             (),
             drafted,
@@ -105,28 +152,30 @@ class ChainBackend(CudaGraphBackend):
             ask.key is None,
         )
         with on(self._device):
-            self._set_inputs(shape.rows, span, ask)
+            self._set_inputs(rows, span, ask, states)
             if not self._recorded(shape):
                 return None
             tokens, scores = self._recordings[shape]()
             return _grown(tokens.tolist(), scores.tolist(), ask)
 
-    def _set_inputs(self, rows: int, span: Span, ask: TreeRequest) -> None:
+    def _set_inputs(
+        self, rows: int, span: Span, ask: TreeRequest, states: Sequence[Tensor]
+    ) -> None:
         following = Span(0, 1, span.table, Read(span.read.id, span.length, [0]))
         tables = [
             row_table([part], rows, self._tile, self._padding_row, self._words)
             for part in (span, following)
         ]
-        key = ask.key or 0
         factor = 1.0 if ask.key is None else 1.0 / ask.temperature
         fresh = [
             torch.from_numpy(np.stack(tables)),
-            torch.tensor([key - 2**64 if key >= 2**63 else key]),
+            torch.tensor([signed(ask.key or 0)]),
             torch.tensor([factor, ask.scale]),
+            *(functional.pad(part, (0, 0, 0, rows - len(part))) for part in states),
         ]
-        if rows not in self._inputs:
-            self._inputs[rows] = [part.to(self._device, copy=True) for part in fresh]
-        for buffer, part in zip(self._inputs[rows], fresh, strict=True):
+        if not self._buffers:
+            self._buffers = [part.to(self._device, copy=True) for part in fresh]
+        for buffer, part in zip(self._buffers, fresh, strict=True):
             buffer.copy_(part)
 
     def _recorded(self, shape: ChainShape) -> bool:
@@ -152,13 +201,14 @@ class ChainBackend(CudaGraphBackend):
         """Return each level's best children, and their a log q + G, then their
         probabilities after the chain so far.
         """
-        tables, key, numbers = self._inputs[shape.rows]
+        tables, key, numbers, *states = self._buffers
         factor, scale = numbers
         table = tables[0]
         children: list[Tensor] = []
         scores: list[Tensor] = []
         for step in range(shape.drafted):
-            logits = self._work(shape, table)[0][:1].float()
+            logits, states = self._step(shape, table, states)
+            logits = logits.float()
             vocab = logits.shape[1]
             noise = 0.0 if shape.greedy else gumbel_on_device(key, vocab)
             values = factor * logits + noise
