@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from serving import Quiet, started
 
 MOST_TOKENS = 400
 """Tokens of an answer: random weights may never end one."""
@@ -110,24 +111,14 @@ def between(upstream: str, script: Sequence[Call] | None) -> Iterator[Proxy]:
     proxy = Proxy(upstream, script)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(proxy))
     server.daemon_threads = False  # closing waits for them
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with started(server) as proxy.url:
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
     """Return the class that passes one connection's requests on."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.passed(b"")
 

@@ -10,20 +10,17 @@ from types import ModuleType
 
 import pytest
 
-from serving import answering
+from serving import Quiet, answering
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
-class Index(BaseHTTPRequestHandler):
+class Index(Quiet, BaseHTTPRequestHandler):
     """A package index that has torch in one of its folders."""
 
     def do_HEAD(self) -> None:
         self.send_response(200 if self.path == "/cpu/torch/" else 404)
         self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,17 @@ models, over real HTTP.
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+
+from serving import Quiet, answering
 
 COMMIT = "a" * 40
 TOKEN = "hf_local"
@@ -51,14 +52,11 @@ class LocalHub:
         }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     """Answers the calls of `huggingface_hub`."""
 
     protocol_version = "HTTP/1.1"
     hub: LocalHub
-
-    def log_message(self, *_: object) -> None:
-        """Keep the test's output free of requests."""
 
     def do_GET(self) -> None:
         """List models, describe one, or send a file."""
@@ -122,8 +120,5 @@ def local_hub() -> Iterator[LocalHub]:
     """Run an empty hub."""
     hub = LocalHub()
     handler = type("BoundHandler", (Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        hub.address = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(handler) as hub.address:
         yield hub
-        server.shutdown()

@@ -1,13 +1,15 @@
 """Proxies in front of a real server that break one thing each. Test code."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
+from threading import Lock
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
+
+import serving
 
 Body = dict[str, Any]
 Answers = Callable[[str, Body | None], tuple[int, Body]]
@@ -224,11 +226,10 @@ def broken(url: str, fault: Fault) -> AbstractContextManager[str]:
     return answering(answer)
 
 
-@contextmanager
-def answering(answer: Answers) -> Iterator[str]:
+def answering(answer: Answers) -> AbstractContextManager[str]:
     """Run a server that answers by a function; yield its address."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(serving.Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.reply(*answer(self.path, None))
 
@@ -245,18 +246,7 @@ def answering(answer: Answers) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serving.answering(Handler)
 
 
 def forward(url: str, body: Body | None) -> tuple[int, Body]:

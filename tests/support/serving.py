@@ -1,10 +1,11 @@
 """A real server on a real port, with the bundled models."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import (
     BaseHTTPRequestHandler,
+    HTTPServer,
     SimpleHTTPRequestHandler,
     ThreadingHTTPServer,
 )
@@ -22,22 +23,35 @@ from foreword_server.service import Service
 from foreword_server.settings import Settings
 
 
-class Files(SimpleHTTPRequestHandler):
-    """Answers with files of a folder, without a log."""
+class Quiet:
+    """A handler without a log."""
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
 
+class Files(Quiet, SimpleHTTPRequestHandler):
+    """Answers with files of a folder."""
+
+
 @contextmanager
-def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run a server of another program's files or answers; yield its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+def started(server: HTTPServer) -> Iterator[str]:
+    """Run a server in a thread; yield its address."""
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
         yield f"http://127.0.0.1:{server.server_port}"
+    finally:
         server.shutdown()
+        server.server_close()
         thread.join()
+
+
+def answering(
+    handler: Callable[..., BaseHTTPRequestHandler],
+) -> AbstractContextManager[str]:
+    """Run a server of another program's files or answers; yield its address."""
+    return started(ThreadingHTTPServer(("127.0.0.1", 0), handler))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from foreword.errors import InvalidRequest
 from foreword_server.telemetry.asked import asked
-from serving import running
+from serving import Quiet, running, started
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 WHERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -28,7 +27,7 @@ class Collector(ThreadingHTTPServer):
         self.resources: list[dict[str, Any]] = []
 
 
-class Taking(BaseHTTPRequestHandler):
+class Taking(Quiet, BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -41,20 +40,14 @@ class Taking(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def collector(monkeypatch) -> Iterator[Collector]:
-    with Collector() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv(WHERE, f"http://127.0.0.1:{server.server_port}")
+    server = Collector()
+    with started(server) as url:
+        monkeypatch.setenv(WHERE, url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def values(of: Any) -> dict[str, Any]:
