@@ -1,11 +1,11 @@
 """Code of a model's folder runs where the option says so, and nowhere else."""
 
 import json
-import shutil
 import sys
 
 import pytest
 
+from folders import copied
 from foreword import bundled
 
 CODE = """
@@ -47,16 +47,16 @@ COMMANDS = {
 @pytest.fixture
 def stranger(tmp_path):
     """The bundled draft model as a kind that only code in its own folder knows."""
-    folder = tmp_path / "stranger"
-    shutil.copytree(bundled.draft(), folder)
-    config = json.loads((folder / "config.json").read_text())
-    own = {
-        "AutoConfig": "strange.StrangeConfig",
-        "AutoModelForCausalLM": "strange.StrangeModel",
-    }
-    config |= {"model_type": "strange", "auto_map": own}
-    config["architectures"] = ["StrangeModel"]
-    (folder / "config.json").write_text(json.dumps(config))
+    folder = copied(
+        bundled.draft(),
+        tmp_path / "stranger",
+        model_type="strange",
+        architectures=["StrangeModel"],
+        auto_map={
+            "AutoConfig": "strange.StrangeConfig",
+            "AutoModelForCausalLM": "strange.StrangeModel",
+        },
+    )
     (folder / "strange.py").write_text(CODE)
     return folder
 

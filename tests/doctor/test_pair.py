@@ -1,14 +1,13 @@
 """A diagnosis finds a planted fault, ranks it by cost, and approves a good drafter."""
 
 import json
-from pathlib import Path
-from shutil import copytree
 
 import pytest
 import torch
 
 import starter
 from drafters import Foresight, Truth
+from folders import copied
 from foreword import LLM, SamplingParams, bundled
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import load_tokenizer
@@ -48,10 +47,6 @@ def findings(found: Diagnosis, level: str) -> str:
 def named(found: Diagnosis, name: str) -> Finding:
     (finding,) = [one for one in found.findings if one.name == name]
     return finding
-
-
-def copied(source: Path, folder: Path) -> Path:
-    return Path(copytree(source, folder))
 
 
 def test_good_draft_is_approved():

@@ -1,9 +1,7 @@
 """A draft model with a mask token drafts a tree from one forward, as its rows say."""
 
 import copy
-import json
 import math
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 
 import starter
 import tiny_seq2seq
+from folders import copied
 from foreword import LLM, SamplingParams
 from foreword.draft import default_method
 from foreword.draft.lm import LanguageModelDrafter
@@ -61,14 +60,7 @@ def some(cases: Iterable[object]) -> list[object]:
 def folder(tmp_path_factory) -> Path:
     """The small draft model, with a mask token that it has not learnt."""
     place = tmp_path_factory.mktemp("masked") / "draft"
-    shutil.copytree(starter.draft(), place)
-    named(place, {"pard_token": MASK})
-    return place
-
-
-def named(place: Path, settings: dict[str, object]) -> None:
-    path = place / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return copied(starter.draft(), place, pard_token=MASK)
 
 
 def untrained(folder: Path, backend: str | None = None) -> MaskedDrafter:
@@ -254,9 +246,7 @@ def test_reused_prefix_drafts_the_same(folder):
 def test_config_chooses_the_method(folder, tmp_path):
     assert default_method(folder) == "pard"
     assert default_method(starter.draft()) == "lm"
-    other = tmp_path / "other"
-    shutil.copytree(starter.draft(), other)
-    named(other, {MASK_TOKENS[1]: 3})
+    other = copied(starter.draft(), tmp_path / "other", **{MASK_TOKENS[1]: 3})
     assert default_method(other) == "pard"
     assert mask_token(Model.load(other, dtype=DTYPE).hf) == 3
     with LLM(starter.target(), draft=folder, nodes=3) as llm:
@@ -275,8 +265,7 @@ def test_model_without_a_mask_token_is_refused(folder):
 
 
 def test_another_tokenizer_is_refused(folder, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(folder, other)
+    other = copied(folder, tmp_path / "other")
     NEAR.tokenizer().save_pretrained(other)
     with pytest.raises(VocabularyMismatch):
         MaskedDrafter.load(other, target(DTYPE), tokenizer())

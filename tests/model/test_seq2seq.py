@@ -1,6 +1,5 @@
 """Encoder-decoders from folders: what settings force, and what is refused."""
 
-import json
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import transformers as hf
 
 import starter
 import tiny_seq2seq
+from folders import edit
 from foreword import LLM, InvalidRequest, ModelError, SamplingParams
 from foreword.draft.lm import LanguageModelDrafter
 from foreword.errors import ContextExceeded
@@ -41,8 +41,7 @@ LOOKUPS = "auto(ngram, suffix)"
 
 
 def edited(folder: Path, **settings) -> Path:
-    file = folder / "generation_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    edit(folder / "generation_config.json", **settings)
     return folder
 
 

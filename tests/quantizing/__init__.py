@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import tiny_models
+from folders import configured
 from foreword.model.loading.config import read_config
 from foreword.model.loading.load import load_weights
 
@@ -82,13 +83,6 @@ def requantized(folder: Path, **settings: object) -> Path:
     """The folder, entries of its quantization_config changed."""
     before = read_config(folder).quantization_config
     return configured(folder, quantization_config=before | settings)
-
-
-def configured(folder: Path, **values: object) -> Path:
-    """The folder, entries of its config changed."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | values), encoding="utf-8")
-    return folder
 
 
 def shard(folder: Path, files: int) -> None:

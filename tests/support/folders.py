@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,12 +20,28 @@ def kept() -> Path:
     return Path(mkdtemp(dir=common[0]))
 
 
+def edit(file: Path, **values: object) -> None:
+    """Replace entries of a JSON file."""
+    held = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(held | values), encoding="utf-8")
+
+
+def configured(folder: Path, **values: object) -> Path:
+    """The folder, entries of its config changed."""
+    edit(folder / "config.json", **values)
+    return folder
+
+
+def copied(source: Path, folder: Path, **values: object) -> Path:
+    """A copy of a model, entries of its config changed."""
+    return configured(Path(shutil.copytree(source, folder)), **values)
+
+
 def change(
     folder: Path, config: dict[str, object], tensors: dict[str, Tensor | None]
 ) -> None:
     """Replace fields of the config and tensors of a model; None removes a tensor."""
-    fields = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(fields))
+    configured(folder, **config)
     weights = load_file(folder / "model.safetensors") | tensors
     weights = {name: tensor for name, tensor in weights.items() if tensor is not None}
     save_file(weights, folder / "model.safetensors")

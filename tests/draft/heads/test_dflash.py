@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import folders
 from foreword.draft.heads.block import BlockRequest
@@ -226,10 +226,7 @@ def test_the_layout_of_speculators_says_the_same(folder):
 
 
 def test_the_anchor_may_draft_token_itself(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps(config | {"sample_from_anchor": True})
-    )
+    folders.configured(folder, sample_from_anchor=True)
     states = torch.zeros(3, 768)
     distributions = []
     for source in (head(), DFlashHead.read(Checkpoint.read(folder))):
@@ -241,24 +238,20 @@ def test_the_anchor_may_draft_token_itself(folder):
     torch.testing.assert_close(distributions[1][1:], distributions[0])
 
 
-def test_embeddings_that_a_checkpoint_repeats_are_left_aside(folder):
-    tensors = load_file(folder / "model.safetensors") | {
-        "embed_tokens.weight": torch.zeros(2, 2)
-    }
-    save_file(tensors, folder / "model.safetensors")
-    assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
+EMBEDDINGS = {"embed_tokens.weight": torch.zeros(2, 2)}
+"""The target's are used."""
+TO_TARGET = {"d2t": torch.zeros(8192, dtype=torch.int64)}
+FROM_TARGET = {"t2d": torch.ones(8192, dtype=torch.bool)}
+"""Maps of the full vocabulary."""
 
 
-@pytest.mark.parametrize("names", [("d2t", "t2d"), ("d2t",), ("t2d",)])
-def test_map_of_the_full_vocabulary_is_left_aside(folder, names):
-    whole = {
-        "d2t": torch.zeros(8192, dtype=torch.int64),
-        "t2d": torch.ones(8192, dtype=torch.bool),
-    }
-    tensors = load_file(folder / "model.safetensors") | {
-        name: whole[name] for name in names
-    }
-    save_file(tensors, folder / "model.safetensors")
+@pytest.mark.parametrize(
+    "tensors",
+    [EMBEDDINGS, TO_TARGET | FROM_TARGET, TO_TARGET, FROM_TARGET],
+    ids=", ".join,
+)
+def test_tensors_that_a_head_does_not_need_are_left_aside(folder, tensors):
+    folders.change(folder, {}, tensors)
     assert DFlashDrafter.load(folder, target(), None).hidden_layers == STATES
 
 

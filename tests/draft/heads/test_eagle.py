@@ -1,10 +1,9 @@
 """EAGLE-3 heads as files of other engines, and what is said of misfits."""
 
-import json
-
 import pytest
 import torch
 
+from folders import configured
 from foreword.draft.heads.eagle import EagleDrafter
 from foreword.draft.heads.eagle_checkpoint import dump
 from foreword.draft.heads.eagle_model import EagleHead
@@ -45,11 +44,6 @@ def head(target) -> EagleHead:
 def folder(head, target, tmp_path):
     dump(head, torch.float32, target.config).write(tmp_path)
     return tmp_path
-
-
-def change(folder, **values) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def test_it_is_written_as_other_engines_read_it(folder, target):
@@ -166,7 +160,7 @@ def test_the_layout_of_speculators_is_read_too(folder, head, target):
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder, target, values, says):
-    change(folder, **values)
+    configured(folder, **values)
     with pytest.raises(ModelError, match=says):
         load(folder, target.config)
 
@@ -186,7 +180,7 @@ def test_tensors_that_are_missing_or_damaged_are_refused(folder, target):
 
 
 def test_states_that_the_target_has_not_are_refused(folder, target):
-    change(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 9])
+    configured(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 9])
     with pytest.raises(ModelError, match="states 0 to 8"):
         EagleDrafter.load(folder, Model(llama(0, layers=LAYERS)), None)
     with pytest.raises(InvalidRequest, match="needs a trained head"):

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from contract import the_text_is_unaffected
+from folders import configured
 from foreword.draft import default_method, method
 from foreword.draft.heads.block import BlockRequest
 from foreword.draft.heads.dflash import DFlashHead
@@ -22,11 +22,6 @@ from pair import VOCAB, llama
 from recorded_heads import checkpoint, recorded, weight
 from running import DTYPE, shelf
 from running import target as shipped
-
-
-def rewritten(folder: Path, **entries: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +179,7 @@ def test_layers_that_a_flat_config_leaves_out_are_the_default(flat):
     ],
 )
 def test_a_head_of_another_kind_or_target_is_refused(flat, values, says):
-    rewritten(flat, **values)
+    configured(flat, **values)
     with pytest.raises(ModelError, match=says):
         method("dflash").load(flat, Model(llama(0, layers=8)), None)
 
@@ -237,7 +232,7 @@ def test_the_medusa_of_vllm_is_read(tmp_path):
     Checkpoint("", config, rest).write(tmp_path)
     found = MedusaHeads.read(Checkpoint.read(tmp_path)).state_dict()
     assert not found["0.0.linear.bias"].any(), "vLLM's have no biases by default"
-    rewritten(tmp_path, truncated_vocab_size=100)
+    configured(tmp_path, truncated_vocab_size=100)
     with pytest.raises(ModelError, match="know a part of the vocabulary"):
         MedusaHeads.read(Checkpoint.read(tmp_path))
 

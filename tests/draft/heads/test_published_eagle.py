@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import starter
+from folders import configured
 from foreword import bundled
 from foreword.draft import default_method
 from foreword.draft.heads.eagle import EagleDrafter
@@ -134,11 +135,8 @@ def head(tmp_path) -> Path:
     assert source is not None
     embeddings = words["model.embed_tokens.weight"]
     speculators(Checkpoint.read(source), folder, embeddings)
-    path = folder / "config.json"
     named = {"verifier": {"name_or_path": "some/target"}}
-    config = json.loads(path.read_text()) | {"speculators_config": named}
-    path.write_text(json.dumps(config))
-    return folder
+    return configured(folder, speculators_config=named)
 
 
 def test_inspect_names_the_method_and_the_target_of_a_head(here, head):

@@ -1,6 +1,5 @@
 """Sizes in a head's config are compared with its file before allocation."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from folders import change, configured
 from foreword.draft import method
 from foreword.draft.heads.dflash import DFlashHead
 from foreword.draft.heads.dspark import DSparkHead
@@ -62,11 +62,6 @@ def checkpoint(kind: str) -> Checkpoint:
 def folder(request, tmp_path) -> Path:
     checkpoint(request.getfixturevalue("kind")).write(tmp_path / "head")
     return tmp_path / "head"
-
-
-def configured(folder: Path, **entries: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
 class Allocated(TorchDispatchMode):
@@ -165,13 +160,8 @@ def test_counts_beyond_the_tensors_are_refused_by_their_entry(
 )
 def test_long_vectors_do_not_stand_for_matrices(kind, entries, odd, folder):
     """Vectors of a few bytes are as long as the sides that the config asks for."""
-    tensors = load_file(folder / "model.safetensors")
     side = next(iter(entries.values()), 20_000)
-    save_file(
-        tensors | {odd: torch.ones(side, 1, dtype=torch.bfloat16)},
-        folder / "model.safetensors",
-    )
-    configured(folder, **entries)
+    change(folder, entries, {odd: torch.ones(side, 1, dtype=torch.bfloat16)})
     refused(kind, folder, rf"\.weight has the shape \[.*\], not \[.*{side}")
 
 
@@ -223,8 +213,6 @@ def test_sizes_that_are_none_are_refused(kind, entries, folder):
 
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])
 def test_matrices_of_one_dimension_are_refused(kind, folder):
-    tensors = load_file(folder / "model.safetensors")
     name = {"eagle": "fc.weight", "medusa": "0.0.linear.weight"}[kind]
-    number = torch.ones((), dtype=torch.bfloat16)
-    save_file(tensors | {name: number}, folder / "model.safetensors")
+    change(folder, {}, {name: torch.ones((), dtype=torch.bfloat16)})
     refused(kind, folder, name)

@@ -1,6 +1,5 @@
 """What cannot be computed exactly is refused with words, before any request."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import tiny_lora
 import tiny_models
 import tiny_seq2seq
 import tiny_vision
+from folders import edit
 from foreword import LLM, SamplingParams
 from foreword.errors import ForewordError, InvalidRequest
 from foreword.model import Model
@@ -99,8 +99,7 @@ def refused(unchecked: None) -> Callable[..., str]:
 
 @pytest.mark.parametrize("words", UNREAD)
 def test_settings_that_ask_for_more_are_refused(words, folder, refused):
-    config = folder / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | UNREAD[words]))
+    edit(folder / "adapter_config.json", **UNREAD[words])
     found = refused(tiny_models.build("llama"), {"a": folder})
     assert words in found
     assert str(folder) in found

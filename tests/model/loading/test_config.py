@@ -3,22 +3,16 @@
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 
 import starter
 import tiny_models
+from folders import configured
 from foreword import LLM
 from foreword.cli.inspect import _model
 from foreword.errors import ModelError
 from foreword.model import Model, load_tokenizer
-from quantizing import configured
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
 
 
 @pytest.mark.parametrize("text", ["null", "[1]", '"text"', "3", "{", "", "[" * 100_000])

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import json
 import shutil
 import socket
 import sys
@@ -13,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 import starter
+from folders import configured
 from foreword import LLM
 from foreword.draft import default_method
 from foreword.errors import ModelError
@@ -110,14 +110,11 @@ class OwnConfig(LlamaConfig):
 
 
 @pytest.fixture
-def coded(tmp_path):
+def coded(copied):
     """A model that needs code from its folder, and the file that the code makes."""
-    folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
-    (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    about = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
-    (folder / "config.json").write_text(json.dumps(config | about), encoding="utf-8")
-    return folder
+    (copied / "own.py").write_text(CODE.format(mark=str(copied.parent / "ran")))
+    own = {"AutoConfig": "own.OwnConfig"}
+    return configured(copied, model_type="own", auto_map=own)
 
 
 @pytest.mark.parametrize("load", [Model.load, LLM], ids=["Model", "LLM"])
@@ -139,13 +136,9 @@ def test_code_of_a_folder_runs_where_it_is_trusted(coded, monkeypatch, tmp_path)
     assert (coded.parent / "ran").exists()
 
 
-def test_code_that_is_not_needed_is_left_alone(tmp_path):
-    folder = Path(shutil.copytree(starter.draft(), tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(
-        json.dumps(config | {"auto_map": {"AutoConfig": "own.Own"}}), encoding="utf-8"
-    )
-    assert Model.load(folder, device="cpu").vocab == 8192
+def test_code_that_is_not_needed_is_left_alone(copied):
+    configured(copied, auto_map={"AutoConfig": "own.Own"})
+    assert Model.load(copied, device="cpu").vocab == 8192
 
 
 def test_every_loader_says_whether_code_is_trusted():

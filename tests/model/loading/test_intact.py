@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import starter
 import tiny_models
+from folders import configured
 from foreword import LLM, SamplingParams, bundled
 from foreword.draft import method
 from foreword.draft.heads.dflash import DFlashHead
@@ -22,15 +23,10 @@ from foreword.model import Model
 from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.complete import check_finite
 from foreword.model.quantized.write import write
-from quantizing import configured
+from tiny_sizes import sizes
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
 Edit = Callable[[dict[str, Tensor]], object]
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
 
 
 def changed(folder: Path, edit: Edit) -> Path:
@@ -179,19 +175,10 @@ def head(name: str, folder: Path) -> Path:
     if shipped := bundled.head(name):
         return Path(shutil.copytree(shipped, folder, dirs_exist_ok=True))
     config = family_target().hf.config
-    sizes = dict(
-        intermediate_size=96,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-    )
-    made = Qwen3Config(
-        vocab_size=config.vocab_size, hidden_size=config.hidden_size, **sizes
-    )
-    DFlashHead(Layout(made, (1, 2), 4, 3, sample_from_anchor=False)).dump(
-        torch.float32
-    ).write(folder)
+    more = dict(vocab_size=config.vocab_size, head_dim=32)
+    made = Qwen3Config(**sizes(config.hidden_size, 96, 2, 2, 1, **more))
+    layout = Layout(made, (1, 2), 4, 3, sample_from_anchor=False)
+    DFlashHead(layout).dump(torch.float32).write(folder)
     return folder
 
 
@@ -240,9 +227,13 @@ def test_pickled_weights_that_hold_code_are_refused_and_not_run(copied, head):
     assert not (copied / "ran").exists()
 
 
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
 def test_pickled_tensors_are_read(copied):
-    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
-    (copied / "model.safetensors").unlink()
+    pickled(copied)
     kept = weights_of(starter.draft())
     assert tiny_models.differing(kept, weights_of(copied)) == []
 
@@ -294,11 +285,6 @@ def test_sizes_beyond_the_files_are_refused_before_anything_is_built(
 ):
     with pytest.raises(ModelError, match=said):
         Model.load(configured(copied, **size), device="cpu", weights=weights)
-
-
-def pickled(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
 
 
 @pytest.mark.usefixtures("unbuilt")

@@ -1,15 +1,12 @@
 """Loading: how large a model is, and the errors where one cannot be loaded."""
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 import transformers as hf
 
 import starter
 import tiny_models
+from folders import configured
 from foreword.errors import ModelError
 from foreword.model import Mode, Model, Read, load_tokenizer
 from foreword.native import compiler, forward
@@ -23,11 +20,6 @@ def test_parameters_are_counted_before_they_are_packed(dtype):
     )
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(starter.draft(), tmp_path / "model"))
-
-
 def test_cut_weights_are_refused(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
@@ -37,11 +29,8 @@ def test_cut_weights_are_refused(copied):
 
 @pytest.mark.filterwarnings("ignore")
 def test_weights_of_another_size_are_refused(copied):
-    config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
-    config["intermediate_size"] += 16
-    (copied / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ModelError, match="cannot load the weights of"):
-        Model.load(copied)
+        Model.load(configured(copied, intermediate_size=400))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """What one key may send and keep: its time, its bytes, and how long files stay."""
 
-import json
 import socket
-from pathlib import Path
 
 import pytest
 
+from folders import edit
 from foreword_server import body
 from foreword_server.batches import store
 from foreword_server.settings import digest
@@ -112,10 +111,6 @@ def test_time_of_a_file_that_is_not_offered_is_refused(server, seconds):
     assert "expires_after must be 3600 to 2592000 seconds" in said
 
 
-def changed(path: Path, **changes: int) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def test_files_and_batches_expire_and_a_damaged_one_stops_no_start(
     llm, tmp_path, caplog
 ):
@@ -131,8 +126,8 @@ def test_files_and_batches_expire_and_a_damaged_one_stops_no_start(
         modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
         assert modes == {0o600, 0o700}
         (folder,) = (path.parent for path in tmp_path.glob("*/tenant"))
-        changed(folder / f"{files[0]['id']}.json", expires_at=1)
-        changed(folder / f"{batch['id']}.json", completed_at=1)
+        edit(folder / f"{files[0]['id']}.json", expires_at=1)
+        edit(folder / f"{batch['id']}.json", completed_at=1)
         damaged = folder / f"{files[1]['id']}.json"
         damaged.write_text(damaged.read_text()[:20])
         assert len(got(server, "/v1/files")["data"]) == 4
