@@ -9,11 +9,11 @@ import pytest
 from asking import user
 from foreword import LLM, AsyncLLM, SamplingParams
 from foreword.errors import InvalidRequest
-from running import DTYPE
+from running import DTYPE, of_length
 
 TEXTS = ("one two three one two three one two", "The capital of France is")
 TEXTS += ("One day", "A fish")
-LONG = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
+LONG = of_length(40, 0.8, seed=3)
 
 
 @cache
@@ -23,9 +23,7 @@ def llm() -> LLM:
 
 @cache
 def alone(text: str, seed: int = 3) -> str:
-    params = SamplingParams(
-        temperature=0.8, seed=seed, max_tokens=40, ignore_eos=True, method="none"
-    )
+    params = of_length(40, 0.8, seed=seed, method="none")
     return llm().generate(text, params)[0].text
 
 
@@ -50,9 +48,7 @@ def test_prompts_are_completed_as_the_llm_completes_them():
 
 @pytest.mark.slow
 def test_several_answers_to_one_prompt():
-    params = SamplingParams(
-        temperature=0.8, seed=3, max_tokens=40, ignore_eos=True, n=3
-    )
+    params = of_length(40, 0.8, seed=3, n=3)
     got = run(lambda serving: serving.generate(TEXTS[0], params))
     assert [one.text for one in got] == [alone(TEXTS[0], one.seed) for one in got]
 

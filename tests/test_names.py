@@ -6,32 +6,29 @@ from foreword import InvalidRequest, UnknownMethod
 from foreword.budget import policy
 from foreword.draft import method
 from foreword.draft.lookup.suffix import AnswerStore, SuffixDrafter
-from foreword.types import SamplingParams
 from foreword.verify import rule
-from running import Case, engine, finish, outputs, plain, prompts, target
+from running import Case, engine, finish, of_length, outputs, plain, prompts, target
 
 DTYPE = "bfloat16"
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("wrong", [3, "", True, [], {}, b"lm"])
-def test_method_that_is_no_name_is_refused(wrong):
-    with pytest.raises((InvalidRequest, UnknownMethod), match=r"use method .*ngram"):
-        method(wrong)
+METHOD = (method, r"use method .*ngram")
+RULE = (rule, "match, rejection")
+BUDGET = (policy, "adaptive, heuristic")
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("wrong", [3, None, "", [], b"match"])
-def test_rule_that_is_no_name_is_refused(wrong):
-    with pytest.raises((InvalidRequest, UnknownMethod), match="match, rejection"):
-        rule(wrong)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("wrong", [3, "", 0, [], b"adaptive", False])
-def test_budget_that_is_no_name_is_refused(wrong):
-    with pytest.raises((InvalidRequest, UnknownMethod), match="adaptive, heuristic"):
-        policy(wrong)
+@pytest.mark.parametrize(
+    ("find", "names", "wrong"),
+    [
+        *((*METHOD, wrong) for wrong in (3, "", True, [], {}, b"lm")),
+        *((*RULE, wrong) for wrong in (3, None, "", [], b"match")),
+        *((*BUDGET, wrong) for wrong in (3, "", 0, [], b"adaptive", False)),
+    ],
+)
+def test_what_is_no_name_is_refused_with_the_names(find, names, wrong):
+    with pytest.raises((InvalidRequest, UnknownMethod), match=names):
+        find(wrong)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +49,7 @@ def test_unsaved_history_is_warned_about_once(tmp_path):
     folder.mkdir()
     drafter = SuffixDrafter.load(folder / "history", target(DTYPE), None)
     folder.rmdir()
-    asked = [
-        Case(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
-        for prompt in prompts()
-    ]
+    asked = [Case(prompt, of_length(24)) for prompt in prompts()]
     loop = engine(target(DTYPE), drafter, 4)
     with pytest.warns(RuntimeWarning, match="cannot save past answers") as said:
         got = finish(loop, asked)

@@ -20,17 +20,9 @@ LENGTH = 50
 
 
 def requests(temperature: float) -> list[Case]:
+    long = dict(max_tokens=LENGTH, ignore_eos=True, trace=True)
     return [
-        Case(
-            prompt,
-            SamplingParams(
-                temperature=temperature,
-                seed=seed,
-                max_tokens=LENGTH,
-                ignore_eos=True,
-                trace=True,
-            ),
-        )
+        Case(prompt, SamplingParams(temperature=temperature, seed=seed, **long))
         for seed, prompt in enumerate(prompts()[:4])
     ]
 

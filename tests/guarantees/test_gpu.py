@@ -12,10 +12,9 @@ from foreword.model.executors.cuda.launch import Scoring
 from foreword.model.executors.torch.backend import PoolBackend
 from foreword.model.probe.probe import choose
 from foreword.sampling.noise import Stream, plain_gumbel
-from foreword.types import SamplingParams
 from foreword_train.methods.lm import load
 from layers import TOLERANCE, Layer
-from running import Case, engine, finish, outputs, plain, prompts
+from running import Case, engine, finish, of_length, outputs, plain, prompts
 
 pytestmark = pytest.mark.gpu
 
@@ -27,9 +26,7 @@ def on_device(dtype: str = "float32", device: str = "cuda") -> Model:
 
 
 def requests(temperature: float, tokens: int = 24) -> list[Case]:
-    params = SamplingParams(
-        temperature=temperature, seed=3, max_tokens=tokens, ignore_eos=True
-    )
+    params = of_length(tokens, temperature, seed=3)
     return [Case(prompt, params) for prompt in prompts()]
 
 

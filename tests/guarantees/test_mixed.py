@@ -17,7 +17,7 @@ from foreword.model import Model, load_tokenizer
 from foreword.prompts import load
 from foreword_lab.bench.stats import speedup
 from grids import slow_case
-from running import Answer, Case, count_accepted, drafter, engine, finish
+from running import Answer, Case, count_accepted, drafter, engine, finish, of_length
 
 KINDS = {
     "greedy": {"temperature": 0.0},
@@ -126,10 +126,7 @@ def test_adaptive_budget_drafts_on_after_filtered_requests(name: str) -> None:
         if kind not in ("greedy", "warm", "hot")
     ]
     llm.generate([list(texts()[0])] * len(asked), asked)
-    calm = [
-        SamplingParams(temperature=heat, max_tokens=32, seed=1, ignore_eos=True)
-        for heat in (0.0, 0.8)
-    ]
+    calm = [of_length(32, heat, seed=1) for heat in (0.0, 0.8)]
     answers = llm.generate([list(texts()[1])] * 2, calm)
     assert sum(one.stats.drafted for one in answers) > 0
     assert sum(one.stats.accepted for one in answers) > 0

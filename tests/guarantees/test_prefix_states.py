@@ -16,24 +16,21 @@ from foreword.model import Model, Read
 from foreword.model.executors.native.recurrent import SLOTS, StateMemory
 from foreword.types import SamplingParams
 from grids import NEEDS_C
-from running import Answer, Case, emptied, engine, finish, outputs, plain
+from running import Answer, Case, emptied, engine, finish, of_length, outputs, plain
 
 pytestmark = NEEDS_C
 
 FAMILIES = ["qwen3.5", "lfm2"]
 PAGE = 64
+SPOILT = dict(spoilt=0.3, vocab=tiny_models.VOCAB)
 DRAFTERS = {
     "none": lambda *_: NoDrafter(),
     "ngram": lambda *_: NgramDrafter(),
     "recycle": lambda *_: RecyclingDrafter(),
-    "a chain": lambda _, answers: Foresight(
-        known(answers), spoilt=0.3, vocab=tiny_models.VOCAB
-    ),
-    "a tree": lambda _, answers: RandomTree(
-        known(answers), spoilt=0.3, vocab=tiny_models.VOCAB
-    ),
+    "a chain": lambda _, answers: Foresight(known(answers), **SPOILT),
+    "a tree": lambda _, answers: RandomTree(known(answers), **SPOILT),
     "nonsense": lambda _, answers: Foresight(
-        known(answers), spoilt=1.0, vocab=tiny_models.VOCAB
+        known(answers), **SPOILT | {"spoilt": 1.0}
     ),
     "its twin": lambda family, _: LanguageModelDrafter(built(family)),
 }
@@ -60,12 +57,7 @@ def conversations() -> list[Case]:
     """First turns; the second ends at a border of pages, as the third's answer does."""
     kinds = [(200, 0.0, 40), (192, 0.8, 30), (150, 0.6, 42), (60, 0.0, 100)]
     return [
-        Case(
-            tuple(text(length, seed)),
-            SamplingParams(
-                temperature=heat, seed=seed, max_tokens=most, ignore_eos=True
-            ),
-        )
+        Case(tuple(text(length, seed)), of_length(most, heat, seed=seed))
         for seed, (length, heat, most) in enumerate(kinds)
     ]
 
@@ -112,13 +104,7 @@ def test_second_turns_read_only_what_is_new(family, name, slots):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_third_text_starts_where_the_first_two_parted(family, chunk):
     model, common = target(family), text(300)
-    requests = [
-        Case(
-            (*common, *text(200, seed)),
-            SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
-        )
-        for seed in range(5, 8)
-    ]
+    requests = [Case((*common, *text(200, seed)), of_length(8)) for seed in range(5, 8)]
     answers = [alone(family, request) for request in requests]
     emptied(model)
     loop = engine(model, chunk=chunk)
@@ -196,7 +182,7 @@ def test_states_take_bounded_memory_and_end_with_their_pages():
     model = Model(tiny_models.random(config).to(torch.bfloat16).eval())
     pool, loop = model.backend.pool, engine(model)
     states = pool.prefixes._states
-    params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True)
+    params = of_length(80)
     model.cache_tokens = 12 * PAGE
     for seed in range(8):
         finish(loop, [Case(tuple(text(150, seed)), params)])

@@ -10,6 +10,7 @@ from foreword import LLM, SamplingParams
 from foreword.model import Model
 from foreword.types import Completion
 from grids import slow_case
+from running import of_length
 from tiny_seq2seq import target
 
 FAMILIES = ["t5", "bart", "m2m100", "marian", *tiny_seq2seq.in_c("t5", "umt5")]
@@ -53,12 +54,8 @@ def sources() -> list[list[int]]:
 def asked(trace: bool = False) -> list[SamplingParams]:
     """Greedy and sampled, of several lengths: later ones join running ones."""
     return [
-        SamplingParams(
-            temperature=float(number % 3 > 0),
-            seed=number,
-            max_tokens=12 + 6 * (number % 4),
-            ignore_eos=True,
-            trace=trace,
+        of_length(
+            12 + 6 * (number % 4), float(number % 3 > 0), seed=number, trace=trace
         )
         for number in range(len(LENGTHS))
     ]
@@ -96,10 +93,7 @@ def test_trees_in_ragged_batches_change_no_token(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "t5", *tiny_seq2seq.in_c("t5")])
 def test_preempted_sequences_write_the_same_and_free_their_sources(name):
-    long = [
-        SamplingParams(temperature=0.5, seed=seed, max_tokens=72, ignore_eos=True)
-        for seed in range(3)
-    ]
+    long = [of_length(72, 0.5, seed=seed) for seed in range(3)]
     alone = [
         llm(target(name), "none").generate(s, [a])[0].tokens
         for s, a in zip(sources()[:3], long, strict=True)

@@ -6,9 +6,8 @@ import zoo
 from drafters import Foresight, known
 from foreword.api.job import repeat
 from foreword.model import Mode, Model
-from foreword.types import SamplingParams
 from grids import slow_case
-from running import Case, engine, plain
+from running import Case, engine, of_length, plain
 from sweep import DTYPES
 
 KINDS = [
@@ -28,12 +27,7 @@ def test_resumed_answer_goes_on_with_the_same_bits(backend, kind):
         zoo.twin(zoo.build(kind), DTYPES["bfloat16"]), backend=backend.partition(" ")[0]
     )
     assert model.capability.backend == backend
-    params = [
-        SamplingParams(
-            temperature=1.0, seed=seed, max_tokens=LENGTH, ignore_eos=True, logprobs=0
-        )
-        for seed in range(3)
-    ]
+    params = [of_length(LENGTH, 1.0, seed=seed, logprobs=0) for seed in range(3)]
     cases = [Case(tuple(range(50, 71 + one.seed)), one) for one in params]
     want = plain(model, cases)
     assert len({tuple(answer.tokens) for answer in want}) == len(want)

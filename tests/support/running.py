@@ -7,6 +7,7 @@ from functools import cache
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,13 @@ def prompts() -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tokenizer()(text)["input_ids"]) for text in TEXTS)
 
 
+def of_length(length: int, temperature: float = 0.0, **more: Any) -> SamplingParams:
+    """Return the parameters of a text of exactly so many tokens."""
+    return SamplingParams(
+        temperature=temperature, max_tokens=length, ignore_eos=True, **more
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     prompt: tuple[int, ...]
@@ -178,10 +186,7 @@ def finish(loop: Engine, requests: Sequence[Case]) -> list[Answer]:
 
 def at_both_heats(length: int) -> list[Case]:
     """Return every prompt at the temperatures 0 and 1."""
-    settings = [
-        SamplingParams(temperature=heat, seed=5, max_tokens=length, ignore_eos=True)
-        for heat in (0.0, 1.0)
-    ]
+    settings = [of_length(length, heat, seed=5) for heat in (0.0, 1.0)]
     return [Case(prompt, params) for prompt in prompts() for params in settings]
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import starter
-from foreword import SamplingParams, bundled
+from foreword import bundled
 from foreword.draft import method
 from foreword.draft.heads.eagle_published import load
 from foreword.errors import ModelError
@@ -18,7 +18,7 @@ from foreword_lab.bench.inflate.heads import inflate_head
 from foreword_lab.bench.inflate.model import Shape, inflate, shape_of
 from foreword_train import registry
 from grids import slow_case
-from running import Case, engine, finish, prompts, shelf, target, tokenizer
+from running import Case, engine, finish, of_length, prompts, shelf, target, tokenizer
 
 WIDE = Shape(
     "wide", hidden=448, layers=9, heads=8, kv_heads=4, head_dim=64, intermediate=1088
@@ -55,12 +55,7 @@ def test_same_draft_tokens_are_accepted(options, original, large, tmp_path):
         drafter = method(options.method).load(source, model, tokenizer())
         loop = engine(model, drafter, 6)
         requests = [
-            Case(
-                prompt,
-                SamplingParams(
-                    temperature=heat, seed=5, max_tokens=12, ignore_eos=True
-                ),
-            )
+            Case(prompt, of_length(12, heat, seed=5))
             for prompt, heat in zip(prompts(), (0.0, 1.0, 0.0, 1.0, 0.5), strict=True)
         ]
         answers = finish(loop, requests)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from foreword.draft.lookup.predicted import SIZES, Copy, PredictedDrafter, agreement
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Request, SamplingParams, Scores, Source, Verdict
-from running import Case, drafter, engine, finish, plain, prompts, target
+from running import Case, drafter, engine, finish, of_length, plain, prompts, target
 
 few = st.integers(0, 3)
 texts = st.lists(few, min_size=1, max_size=30)
@@ -155,9 +155,7 @@ def test_only_draft_tokens_that_were_reached_are_learned_from():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_expected_answer_comes_in_few_rounds_and_is_not_changed(temperature):
-    params = SamplingParams(
-        temperature=temperature, seed=3, max_tokens=32, ignore_eos=True
-    )
+    params = of_length(32, temperature, seed=3)
     plainly = plain(target(), [Case(prompts()[1], params)])[0]
     edited = tuple(
         token if place % 10 != 5 else 7 for place, token in enumerate(plainly.tokens)

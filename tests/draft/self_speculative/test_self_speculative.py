@@ -19,6 +19,7 @@ from running import (
     count_accepted,
     engine,
     finish,
+    of_length,
     outputs,
     plain,
     prompts,
@@ -117,10 +118,7 @@ def test_trained_target_exits_in_the_middle():
     model = shallow()
     drafter = LayersDrafter.load(None, model, None)
     assert drafter.skip == exit_after(3, LAYERS)
-    asked = [
-        Case(prompt, SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
-        for prompt in ((5, 6, 7), (9, 8))
-    ]
+    asked = [Case(prompt, of_length(60)) for prompt in ((5, 6, 7), (9, 8))]
     loop = engine(model, drafter, 3)
     got = finish(loop, asked)
     assert max(one.request.rounds for one in got) < 40

@@ -117,13 +117,9 @@ def test_filtered_requests_spoil_no_calibration(name: str) -> None:
         for prompt in prompts()
     ]
     spoiled, fresh = drafter(name, DTYPE), drafter(name, DTYPE)
+    short = dict(temperature=0.8, max_tokens=12, ignore_eos=True)
     filtered = [
-        Case(
-            prompt,
-            SamplingParams(
-                temperature=0.8, seed=seed, max_tokens=12, ignore_eos=True, **filters
-            ),
-        )
+        Case(prompt, SamplingParams(seed=seed, **short, **filters))
         for seed, (prompt, filters) in enumerate(
             zip((*prompts(), prompts()[0]), FILTERS, strict=True)
         )

@@ -17,7 +17,7 @@ from foreword.model.executors.native import offload
 from foreword.model.kv import limit as memory_limit
 from foreword.native import cgroups
 from grids import NEEDS_C, slow_case
-from running import prompts
+from running import of_length, prompts
 
 pytestmark = NEEDS_C
 KINDS = "llama-gqa qwen3 gemma3 lfm2 qwen3.5 qwen2-moe gpt-oss gpt-neox".split()
@@ -133,14 +133,7 @@ def test_drafts_leave_the_text_unchanged(limited, tmp_path):
     def answers(llm: LLM, method: str) -> list:
         """The first answer is greedy, the second is sampled."""
         params = [
-            SamplingParams(
-                temperature=temperature,
-                seed=5,
-                max_tokens=30,
-                ignore_eos=True,
-                method=method,
-                nodes=6,
-            )
+            of_length(30, temperature, seed=5, method=method, nodes=6)
             for temperature in (0.0, 0.8)
         ]
         return llm.generate([list(prompt) for prompt in prompts()[:2]], params)

@@ -20,7 +20,7 @@ from foreword.model.probe import probe
 from foreword.notices import RECEIVER
 from gguf_files.families import FAMILIES, random
 from grids import NEEDS_C
-from running import prompts
+from running import of_length, prompts
 
 pytestmark = NEEDS_C
 RECORDED = Path(__file__).parents[1] / "quantized" / "recorded"
@@ -143,9 +143,7 @@ def test_a_folder_for_weights_is_written_without_a_probe(path, probes, tmp_path)
 def test_the_text_is_the_same_and_drafted(probes, tmp_path):
     plain, path = gguf_files.small(tmp_path), tmp_path / "model.gguf"
     gguf_files.quantized(plain, path, "Q4_0")
-    params = SamplingParams(
-        temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, nodes=4
-    )
+    params = of_length(40, 0.7, seed=3, nodes=4)
     done = []
     for _ in range(2):
         with LLM(path, method="suffix", device="cpu") as llm:
