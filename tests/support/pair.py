@@ -15,11 +15,14 @@ from foreword.types import Request, SamplingParams
 from foreword_train.data.packing import Block, Packer, Piece, stack
 from foreword_train.data.records import Record
 from foreword_train.devices import Devices, OneDevice
+from foreword_train.job import Job
 from foreword_train.log import Row
 from foreword_train.losses import LOSSES
+from foreword_train.registry import TrainOptions
 from foreword_train.task import TrainContext, TrainTask
 from foreword_train.trainer import Trainer, TrainingConfig
 from running import tokenizer
+from trainables import context
 
 VOCAB = 320
 
@@ -57,17 +60,20 @@ def setting(
     target: LlamaForCausalLM, loss: str = "forward-kl", temperature: float = 1.0
 ) -> TrainContext:
     """What a trainable finds beside this target; the tokenizer is never read."""
-    return TrainContext(
-        source="",
-        target=target,
-        tokenizer=tokenizer(),
-        eos=frozenset(),
+    return context(
+        target,
+        tokenizer(),
         loss=LOSSES[loss],
         temperature=temperature,
-        length=64,
-        seed=0,
         counts=lambda: torch.arange(VOCAB).flip(0),
     )
+
+
+def job(options: TrainOptions, target: Path, data: Path, out: Path, **more: Any) -> Job:
+    """A job of short pieces of texts, on the CPU and in float32."""
+    usual = dict(length=64, device="cpu", bf16=False)
+    paths = dict(target=str(target), data=(data,), out=out)
+    return Job(options=options, **paths | usual | more)
 
 
 class Bytes:

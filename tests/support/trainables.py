@@ -1,9 +1,11 @@
 """Trainable drafters of the bundled target, after a few rounds over its own answers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 import starter
 from foreword.model import load_tokenizer
@@ -16,24 +18,37 @@ from foreword_train.task import TrainContext, TrainTask
 ROUNDS, RATE, LENGTH = 8, 5e-3, 48
 
 
+def context(target: PreTrainedModel, tokenizer: Any, **changes: Any) -> TrainContext:
+    """Return what a trainable finds beside this target, but for the changes."""
+    usual = dict(
+        source="",
+        target=target,
+        tokenizer=tokenizer,
+        eos=frozenset(),
+        loss=forward_kl,
+        temperature=1.0,
+        length=64,
+        seed=0,
+        counts=lambda: torch.arange(target.config.vocab_size),
+    )
+    return TrainContext(**usual | changes)
+
+
 def trained(options: TrainOptions, texts: tuple[tuple[int, ...], ...]) -> TrainTask:
     """Train a drafter until it predicts about a third of these texts."""
     target = load(starter.target(), torch.float32)
     with torch.random.fork_rng(devices=[]):
-        context = TrainContext(
-            source=starter.target(),
-            target=target,
-            tokenizer=load_tokenizer(starter.target()),
-            eos=frozenset(),
-            loss=forward_kl,
-            temperature=1.0,
-            length=LENGTH,
-            seed=0,
-            counts=lambda: torch.tensor(sum(texts, ())).bincount(
-                minlength=target.config.vocab_size
-            ),
+        trainable = options.begin(
+            context(
+                target,
+                load_tokenizer(starter.target()),
+                source=starter.target(),
+                length=LENGTH,
+                counts=lambda: torch.tensor(sum(texts, ())).bincount(
+                    minlength=target.config.vocab_size
+                ),
+            )
         )
-        trainable = options.begin(context)
         torch.manual_seed(0)
         cut = [list(text)[:LENGTH] for text in texts]
         pieces = [Piece(text, [True] * len(text)) for text in cut]

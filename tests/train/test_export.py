@@ -1,8 +1,6 @@
 """Drafters for other engines: each gets its tensors, which are read back unchanged."""
 
-import json
 import shlex
-import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ import torch
 from transformers import AutoConfig
 
 import starter
-from folders import kept
+from folders import copied, kept
 from foreword.draft import default_method, method
 from foreword.draft.heads.eagle_checkpoint import pack
 from foreword.draft.heads.eagle_published import load
@@ -27,10 +25,9 @@ from foreword_train import export as exporting
 from foreword_train import registry
 from foreword_train.commands.export import Engine
 from foreword_train.export import _check, export
-from foreword_train.losses import forward_kl
 from foreword_train.methods.lm import load as load_target
-from foreword_train.task import TrainContext
 from running import target, tokenizer
+from trainables import context
 
 EAGLE = registry.EagleOptions(unroll=2, draft_vocab=400)
 DFLASH = registry.DFlashOptions(layers=1, block=5, anchors=24)
@@ -51,19 +48,9 @@ SURE = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 @cache
 def head(options: registry.TrainOptions) -> Path:
     """Return the folder of an untrained head: an export only renames its tensors."""
-    context = TrainContext(
-        source=starter.target(),
-        target=load_target(starter.target(), torch.float32),
-        tokenizer=tokenizer(),
-        eos=frozenset(),
-        loss=forward_kl,
-        temperature=1.0,
-        length=64,
-        seed=0,
-        counts=lambda: torch.arange(8192),
-    )
-    folder = kept()
-    options.begin(context).save(folder)
+    source, folder = starter.target(), kept()
+    beside = context(load_target(source, torch.float32), tokenizer(), source=source)
+    options.begin(beside).save(folder)
     return folder
 
 
@@ -288,11 +275,3 @@ def test_missing_and_unexpected_tensors_are_refused(tmp_path):
 
     with pytest.raises(ModelError, match="differs when read back"):
         _check(tmp_path / "begun", layout, other, config, "vllm")
-
-
-def copied(source, place, **changed):
-    """The folder with another config."""
-    shutil.copytree(source, place)
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps(config | changed))
-    return place

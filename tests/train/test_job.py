@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pair
 import starter
 from asking import assistant, user
 from foreword import LLM, SamplingParams
@@ -52,19 +53,10 @@ def data(tmp_path_factory) -> Path:
 def job(data: Path, out: Path, **changes) -> Job:
     pace = dict(warmup=2, learning_rate=0.01, evaluate=8, save=5)
     recipe = TrainingConfig(steps=16, batch=2, **pace)
-    usual = Job(
-        options=LmOptions(hidden=64),
-        target=str(starter.target()),
-        data=(data,),
-        out=out,
-        length=64,
-        held_out=4,
-        device="cpu",
-        bf16=False,
-        recipe=recipe,
-        questions=Questions(prompts=2, tokens=8, depth=2),
-    )
-    return replace(usual, **changes)
+    usual = dict(held_out=4, recipe=recipe)
+    usual |= dict(questions=Questions(prompts=2, tokens=8, depth=2))
+    small = LmOptions(hidden=64)
+    return replace(pair.job(small, starter.target(), data, out, **usual), **changes)
 
 
 @pytest.fixture(scope="module")

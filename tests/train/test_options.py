@@ -9,10 +9,11 @@ import pytest
 import starter
 from foreword import LLM, SamplingParams
 from foreword.draft import METHODS, default_method
-from foreword_train.job import Job, run
+from foreword_train.job import run
 from foreword_train.registry import TRAIN_OPTIONS, TrainOptions
 from foreword_train.report.measure import Questions
 from foreword_train.trainer import TrainingConfig
+from pair import job
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* records to train on are few")
 
@@ -56,19 +57,9 @@ def test_every_trainable_method_has_a_small_size_here():
 @pytest.mark.parametrize("kind", TRAIN_OPTIONS, ids=lambda kind: kind.method)
 def test_trained_folder_is_served(kind: type[TrainOptions], data, plain, tmp_path):
     out = tmp_path / "made"
-    job = Job(
-        options=kind(**SMALL[kind.method]),
-        target=str(starter.target()),
-        data=(data,),
-        out=out,
-        length=64,
-        held_out=4,
-        device="cpu",
-        bf16=False,
-        recipe=TrainingConfig(steps=2, batch=1, warmup=1, evaluate=2),
-        questions=Questions(prompts=0),
-    )
-    report = run(job)
+    recipe = TrainingConfig(steps=2, batch=1, warmup=1, evaluate=2)
+    more = dict(held_out=4, recipe=recipe, questions=Questions(prompts=0))
+    report = run(job(kind(**SMALL[kind.method]), starter.target(), data, out, **more))
     assert report.settings["method"] == kind.method
     assert all(map(math.isfinite, report.held_out.values()))
     if kind.is_target:

@@ -18,14 +18,14 @@ from foreword_train.data.packing import Block, stack
 from foreword_train.data.pairs import PairEncoder
 from foreword_train.data.records import Record, read
 from foreword_train.data.regenerate import Wishes, regenerate
-from foreword_train.job import Job, run
+from foreword_train.job import run
 from foreword_train.losses import LOSSES
 from foreword_train.methods import lm
 from foreword_train.registry import DSparkOptions, LmOptions
 from foreword_train.report.measure import Questions
-from foreword_train.task import TrainContext
 from foreword_train.trainer import TrainingConfig
-from trainables import pairs
+from pair import job
+from trainables import context, pairs
 
 FAMILIES = ["t5", "bart", "marian"]
 START = {"t5": (0,), "bart": (2, 0), "marian": (319,)}
@@ -35,21 +35,12 @@ WORDS = tuple(NOUNS.split())
 
 
 def task(name: str, **options) -> lm.Distillation:
-    context = TrainContext(
-        source=name,
-        target=tiny_seq2seq.build(name),
-        tokenizer=tiny_seq2seq.tokenizer(name),
-        eos=frozenset({1}),
-        loss=LOSSES["forward-kl"],
-        temperature=1.0,
-        length=64,
-        seed=0,
-        counts=lambda: torch.ones(320),
-    )
+    target = tiny_seq2seq.build(name)
+    ends = dict(source=name, eos=frozenset({1}))
+    beside = context(target, tiny_seq2seq.tokenizer(name), **ends)
     torch.manual_seed(1)
-    config = lm.smaller_seq2seq(context.target.config, 1, 1, 32)
-    draft = type(context.target)(config)
-    return lm.Distillation(context, LmOptions(**options), draft)
+    draft = type(target)(lm.smaller_seq2seq(target.config, 1, 1, 32))
+    return lm.Distillation(beside, LmOptions(**options), draft)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -156,20 +147,17 @@ def data(target, tmp_path_factory) -> Path:
 def trained(target, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "draft"
     recipe = TrainingConfig(steps=60, batch=4, warmup=5, evaluate=30, save=60)
-    job = Job(
-        options=LmOptions(layers=1, hidden=32),
-        target=str(target),
-        data=(data,),
-        out=out,
-        length=64,
+    whole = job(
+        LmOptions(layers=1, hidden=32),
+        target,
+        data,
+        out,
         held_out=10,
-        device="cpu",
-        bf16=False,
         questions=Questions(prompts=4, tokens=12, depth=3),
         recipe=replace(recipe, learning_rate=0.01),
     )
     rows = []
-    return job, run(job, watch=rows.append), rows
+    return whole, run(whole, watch=rows.append), rows
 
 
 def test_the_loss_falls_and_acceptance_rises(trained):

@@ -24,14 +24,15 @@ from foreword_train.data.packing import Block, stack
 from foreword_train.data.records import read
 from foreword_train.data.regenerate import Wishes, regenerate
 from foreword_train.export import export
-from foreword_train.job import Job, run
-from foreword_train.losses import LOSSES
+from foreword_train.job import run
 from foreword_train.methods.ahead import pick
 from foreword_train.registry import EagleOptions, MedusaOptions, TrainOptions
 from foreword_train.report.measure import Questions
-from foreword_train.task import TrainContext, TrainTask
+from foreword_train.task import TrainTask
 from foreword_train.trainer import TrainingConfig
-from trainables import pairs
+from pair import job
+from running import of_length
+from trainables import context, pairs
 
 FAMILIES = ["t5", "bart"]
 START = {"t5": [0], "bart": [2, 0]}
@@ -63,18 +64,8 @@ def target(name: str) -> PreTrainedModel:
 
 
 def task(name: str, options: TrainOptions) -> TrainTask:
-    context = TrainContext(
-        source=name,
-        target=target(name),
-        tokenizer=tiny_seq2seq.tokenizer(name),
-        eos=frozenset(),
-        loss=LOSSES["forward-kl"],
-        temperature=1.0,
-        length=64,
-        seed=0,
-        counts=lambda: torch.arange(tiny_seq2seq.VOCAB),
-    )
-    made = options.begin(context)
+    beside = context(target(name), tiny_seq2seq.tokenizer(name), source=name)
+    made = options.begin(beside)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in made.module.parameters():
@@ -214,30 +205,23 @@ def test_trained_head_is_accepted_and_changes_no_token(answered, method, tmp_pat
         folders[name] = tmp_path / name
         prompts = 2 if name == "trained" else 0
         pace = dict(batch=4, warmup=5, learning_rate=0.02)
-        job = Job(
-            options=OPTIONS[method],
-            target=str(model),
-            data=(data,),
-            out=tmp_path / name,
-            length=64,
+        whole = job(
+            OPTIONS[method],
+            model,
+            data,
+            tmp_path / name,
             held_out=10,
-            device="cpu",
-            bf16=False,
             questions=Questions(prompts=prompts, tokens=8, depth=3),
             recipe=TrainingConfig(steps=steps, evaluate=steps, save=steps, **pace),
         )
         rows = []
-        report = run(job, watch=rows.append)
+        report = run(whole, watch=rows.append)
     held_out = [row.held_out for row in rows if row.held_out]
     first = "acceptance" if method == "medusa" else "acceptance_1"
     assert rows[-1].loss < 0.9 * rows[1].loss
     assert held_out[-1][first] > held_out[0][first] + 0.03
     assert {one.temperature for one in report.metrics} == {0.0, 1.0}
-    params = [
-        SamplingParams(temperature=heat, seed=seed, max_tokens=16, ignore_eos=True)
-        for heat in (0, 1)
-        for seed in range(10)
-    ]
+    params = [of_length(16, heat, seed=seed) for heat in (0, 1) for seed in range(10)]
     prompts = [f"river {word}" for word in WORDS] * 2
     slots = len(prompts)
     texts, accepted = {}, {}
