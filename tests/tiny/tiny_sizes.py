@@ -7,6 +7,8 @@ SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention
 """Types of layers."""
 NO_ENDS: Settings = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 """No token begins, ends or fills a text."""
+HEAD: Settings = dict(vocab_size=8192, head_dim=32, max_position_embeddings=1024)
+"""A head of the small target."""
 
 
 def sizes(

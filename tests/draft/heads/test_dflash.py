@@ -21,28 +21,18 @@ from foreword.model.head_layers import Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
 from foreword.native.forward import reason
 from running import draft, target
-from tiny_sizes import FULL, SLIDING, sizes
+from tiny_sizes import FULL, HEAD, SLIDING, sizes
 
-SIZES = sizes(
-    384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
-)
+SIZES = sizes(384, 96, 6, 2, 2, **HEAD)
 BLOCK, MASK, STATES = 4, 3, (2, 5)
 BOTH = ("float32", "bfloat16")
 
 
 def head(reach: Reach | None = None, **changes: object) -> DFlashHead:
     torch.manual_seed(0)
-    made = DFlashHead(
-        Layout(
-            Qwen3Config(**{**SIZES, **changes}),
-            STATES,
-            BLOCK,
-            MASK,
-            sample_from_anchor=False,
-            depth=8,
-            reach=reach or Reach(),
-        )
-    )
+    config = Qwen3Config(**{**SIZES, **changes})
+    options = dict(sample_from_anchor=False, depth=8, reach=reach or Reach())
+    made = DFlashHead(Layout(config, STATES, BLOCK, MASK, **options))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
     return made

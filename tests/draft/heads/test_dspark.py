@@ -20,21 +20,17 @@ from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, SamplingParams
 from grids import NEEDS_C
 from running import Case, prompts, target
-from tiny_sizes import sizes
+from tiny_sizes import HEAD, sizes
 
-SIZES = sizes(
-    384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
-)
+SIZES = sizes(384, 96, 2, 2, 1, **HEAD)
 RANK = 6
 
 
 def head(*, rank: int = RANK, **options: bool) -> DSparkHead:
     torch.manual_seed(0)
-    return DSparkHead(
-        Layout(Qwen3Config(**SIZES), (3, 6), 4, 0, sample_from_anchor=True, depth=8),
-        rank,
-        **options,
-    )
+    config = Qwen3Config(**SIZES)
+    layout = Layout(config, (3, 6), 4, 0, sample_from_anchor=True, depth=8)
+    return DSparkHead(layout, rank, **options)
 
 
 @pytest.fixture
@@ -81,13 +77,9 @@ def test_all_levels_at_once_grow_the_tree_that_levels_grow(
         assert not hasattr(drafter.blocks._markov, "markov_w2")
         params = SamplingParams(temperature=temperature, seed=4, max_tokens=20)
         one = Case(prompts()[1], params).request(target("bfloat16").eos)
-        drafter.on_hidden_states(
-            one,
-            0,
-            torch.randn(
-                len(one.tokens) - 1, 768, generator=torch.Generator().manual_seed(1)
-            ),
-        )
+        noise = torch.Generator().manual_seed(1)
+        states = torch.randn(len(one.tokens) - 1, 768, generator=noise)
+        drafter.on_hidden_states(one, 0, states)
         return drafter, one, Batch((one,), NoiseStreams(8192, shared=True))
 
     by_level = grown(start, most, monkeypatch, AT_ONCE)
@@ -150,13 +142,10 @@ def test_the_layout_of_speculators_says_the_same(folder):
         "transformer_layer_config": {name: config[name] for name in SIZES},
         "aux_hidden_state_layer_ids": [3, 6],
         "sample_from_anchor": False,
-    } | {
-        name: config[name]
-        for name in (
-            "block_size mask_token_id markov_rank markov_head_type "
-            "enable_confidence_head"
-        ).split()
     }
+    same = "block_size mask_token_id markov_rank markov_head_type"
+    for name in (*same.split(), "enable_confidence_head"):
+        foreign[name] = config[name]
     (folder / "config.json").write_text(json.dumps(foreign))
     drafter = DSparkDrafter.load(folder, target(), None)
     assert (drafter.hidden_layers, drafter.deep) == ((3, 6), 3)

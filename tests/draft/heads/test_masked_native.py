@@ -20,26 +20,17 @@ from foreword.model.head_layers import Qwen3Config
 from foreword.native.forward import reason
 from grids import NEEDS_C
 from running import target
-from tiny_sizes import sizes
+from tiny_sizes import HEAD, sizes
 
-SIZES = sizes(
-    384, 96, 6, 2, 2, vocab_size=8192, head_dim=32, max_position_embeddings=1024
-)
+SIZES = sizes(384, 96, 6, 2, 2, **HEAD)
 BLOCK, ENDS = 5, (33, 34, 40, 70)
 
 
 def head(**changes: object) -> MaskedHead:
     torch.manual_seed(0)
-    made = MaskedHead(
-        Layout(
-            Qwen3Config(**{**SIZES, **changes}),
-            (2, 5),
-            BLOCK,
-            3,
-            sample_from_anchor=False,
-            depth=8,
-        )
-    )
+    config = Qwen3Config(**{**SIZES, **changes})
+    layout = Layout(config, (2, 5), BLOCK, 3, sample_from_anchor=False, depth=8)
+    made = MaskedHead(layout)
     for parameter in made.parameters():
         nn.init.normal_(parameter, 1.0 if parameter.dim() == 1 else 0.0, 0.1)
     return made

@@ -24,11 +24,9 @@ from foreword.errors import ModelError
 from foreword.model.head_layers import LlamaConfig, Qwen3Config
 from foreword.model.loading.checkpoint import Checkpoint
 from running import target
-from tiny_sizes import sizes
+from tiny_sizes import HEAD, sizes
 
-SIZES: dict[str, Any] = sizes(
-    384, 96, 2, 2, 1, vocab_size=8192, head_dim=32, max_position_embeddings=1024
-)
+SIZES = sizes(384, 96, 2, 2, 1, **HEAD)
 LIMIT = 2**26
 """Bytes: several times those of these heads, a tenth of what the sizes ask for."""
 NOT_HELD = "and the longest side of its tensors is 8192"
