@@ -3,13 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from command import printed
 from foreword.native.compiler import SOURCES
 from foreword.native.cpu import cores
 from foreword_lab.bench.roofline import timing
@@ -70,17 +70,11 @@ def test_quota_of_a_container(tmp_path, monkeypatch, own, files, expected):
 @pytest.mark.parametrize(
     ("chosen", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "2"}, "2")]
 )
-def test_torch_takes_no_more_threads_than_cores(chosen, threads):
+def test_torch_takes_no_more_threads_than_cores(monkeypatch, chosen, threads):
     """Unless the user has chosen their number."""
-    environment = {k: v for k, v in os.environ.items() if "_NUM_THREADS" not in k}
-    ended = subprocess.run(
-        [sys.executable, "-c", LIMIT],
-        env=environment | chosen,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout.strip() == threads
+    for name in [name for name in os.environ if "_NUM_THREADS" in name]:
+        monkeypatch.delenv(name)
+    assert printed("-c", LIMIT, **chosen).strip() == threads
 
 
 @pytest.mark.skipif(_library() is None, reason="no C compiler")

@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import foreword
+from command import SOURCE, printed
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None, reason="there is no C compiler"
@@ -189,19 +188,11 @@ print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
 def test_many_processes_compile_at_once(tmp_path, compile_with):
     own = {
         "XDG_CACHE_HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(foreword.__file__).parents[1]),
+        "PYTHONPATH": str(SOURCE),
         "CC": "cc",
         "FOREWORD_CFLAGS": "-O0",
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert json.loads(done.stdout) == [0] * 4, done.stderr
+    assert json.loads(printed("-W", "error", "-c", PROGRAM, **own)) == [0] * 4
     assert kept(tmp_path).exists()
     assert {file.suffix for file in (tmp_path / "foreword").iterdir()} == {".so"}
     assert compile_with(tmp_path) == WELL

@@ -1,22 +1,18 @@
 """With no compiler, or one that fails, torch computes the same numbers."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 
-import foreword
+from command import SOURCE, printed
 from foreword.native import compiler
 from foreword.native.openmp import all_threads, one_thread, threads
 
-SOURCE = Path(foreword.__file__).parents[1]
 PROGRAM = """
 import json
 import torch
@@ -39,22 +35,9 @@ needs_compiler = pytest.mark.skipif(
 
 def test_without_a_compiler_torch_computes(tmp_path):
     """In a new process, as the libraries of this one are loaded already."""
-    own = {
-        "CC": "/nonexistent",
-        "FOREWORD_CFLAGS": "",
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PYTHONPATH": str(SOURCE),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    found = json.loads(done.stdout)
+    own = {"CC": "/nonexistent", "FOREWORD_CFLAGS": "", "OMP_NUM_THREADS": "1"}
+    own |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(SOURCE)}
+    found = json.loads(printed("-c", PROGRAM, **own))
     assert "the C compiler '/nonexistent'" in found["reason"]
     assert (found["compiled"], found["same"], found["close"]) == (False, True, True)
 

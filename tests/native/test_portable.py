@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import starter
+from command import printed
 from foreword import LLM, SamplingParams
 from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
@@ -42,20 +42,12 @@ TEXTS["int4"] = "9629afa7ee1811b6"
 
 def hashes(flags: str, names: Sequence[str]) -> dict[str, str | None]:
     """What portable.py prints; -O1 compiles fast, and optimization changes no bit."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAM), *names],
-        env=os.environ
-        | {
-            "FOREWORD_CFLAGS": f"-O1 {flags}",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return json.loads(done.stdout)
+    own = {
+        "FOREWORD_CFLAGS": f"-O1 {flags}",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    return json.loads(printed("-W", "ignore", str(PROGRAM), *names, **own))
 
 
 @pytest.mark.slow

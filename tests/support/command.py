@@ -40,6 +40,19 @@ print(json.dumps(found))
 """
 
 
+def printed(*words: str, **environment: str) -> str:
+    """Return what Python prints in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return done.stdout
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended, what it wrote, and which heavy packages were imported."""

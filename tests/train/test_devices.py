@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import foreword
+from command import printed
 from foreword.errors import InvalidRequest
 from foreword_train import devices
 from foreword_train.devices import ManyDevices
@@ -101,10 +102,7 @@ print(json.dumps([faults(), keep_freed(), faults()]))
 )
 def test_freed_memory_is_reused() -> None:
     # a process of its own: a training in this one has changed the allocator already
-    shown = subprocess.run(
-        [sys.executable, "-c", COUNTED], check=True, capture_output=True, text=True
-    ).stdout
-    before, kept, after = json.loads(shown)
+    before, kept, after = json.loads(printed("-c", COUNTED))
     assert before > 1000
     assert kept
     assert after < 100

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from command import printed
 from foreword.model.executors.native import matrices
 from foreword.native import cgroups, forward, nodes
 from foreword.native.compiler import NATIVE, SOURCES
@@ -161,7 +162,4 @@ print(os.sched_getaffinity(int(helper)) == {last}, len(os.sched_getaffinity(0)) 
     reason="there is one processor, or none can be chosen",
 )
 def test_helpers_stay_on_their_node_and_the_caller_runs_anywhere():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["True", "True"]
+    assert printed("-c", PROGRAM).split() == ["True", "True"]
