@@ -1,9 +1,14 @@
-"""What a console shows of a table."""
+"""What a console shows of a table, and lines about the progress of a run."""
 
 from collections.abc import Callable
 
 import pytest
 from rich.console import Console
+
+
+@pytest.fixture(scope="module")
+def progress() -> list[str]:
+    return []
 
 
 @pytest.fixture(scope="session")

@@ -31,11 +31,6 @@ FIELDS = set(
 
 
 @pytest.fixture(scope="module")
-def progress() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
 def picture(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("bench") / "speed.png"
 

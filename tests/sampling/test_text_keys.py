@@ -2,18 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from foreword import LLM, SamplingParams
 
 PARAMS = SamplingParams(temperature=1.0, seed=42, max_tokens=40, ignore_eos=True)
 PROMPTS = [[5 + 37 * number, *range(300, 311)] for number in range(22)]
 """They differ in one token far back, so that the next one has nearly one distribution."""
-
-
-@pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM(nodes=4)
 
 
 def pairs_alike(firsts: list[int]) -> float:

@@ -21,11 +21,6 @@ CALL = dict(type="tag", begin="<call>", content=CONTENT, end="</call>")
 TAG = {"type": "structural_tag", "format": CALL}
 
 
-@pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM(nodes=4)
-
-
 def test_wrong_request_is_refused_before_any_starts(llm):
     wrong = [SamplingParams(max_tokens=4), SamplingParams(regex="(", max_tokens=4)]
     with pytest.raises(InvalidRequest, match="cannot follow this regex: "):

@@ -28,6 +28,12 @@ from tiny_sizes import (
 )
 
 VOCAB, HIDDEN, LAYERS = 256, 64, 3
+PROMPTS = tuple(
+    torch.randint(
+        0, VOCAB, (length,), generator=torch.Generator().manual_seed(length)
+    ).tolist()
+    for length in (3, 11, 40)
+)
 Named = Callable[[int, str], str]
 """(layer, our name of its tensor) -> the published name."""
 COMMON: dict[str, Any] = sizes(HIDDEN, 96, 4, 2, LAYERS, **NO_ENDS) | dict(

@@ -15,11 +15,6 @@ METHODS = ("ngram", "lm", "oracle")
 
 
 @pytest.fixture(scope="module")
-def progress() -> list[str]:
-    return []
-
-
-@pytest.fixture(scope="module")
 def found(progress) -> Together:
     options = Options(
         target=str(starter.target()),

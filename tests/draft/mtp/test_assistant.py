@@ -17,12 +17,13 @@ from foreword.draft.mtp.mtp import MtpDrafter
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.types import Request
+from mtp_families import HIDDEN, PROMPTS, VOCAB
+from tiny_sizes import NO_ENDS
 
 pytestmark = pytest.mark.skipif(
     transformers.__version__ == "5.23.0",
     reason="transformers 5.23.0 builds no Gemma 4 assistant",
 )
-VOCAB, HIDDEN = 256, 64
 KINDS = ["sliding_attention", "full_attention"]
 SIZES = dict(
     vocab_size=VOCAB,
@@ -34,16 +35,8 @@ SIZES = dict(
     num_global_key_value_heads=2,
     sliding_window=12,
     max_position_embeddings=256,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
+    **NO_ENDS,
 )
-PROMPTS = [
-    torch.randint(
-        0, VOCAB, (length,), generator=torch.Generator().manual_seed(length)
-    ).tolist()
-    for length in (3, 11, 40)
-]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 import quantizing.floats
@@ -12,14 +11,8 @@ from foreword.draft import resolved
 from foreword.draft.mtp.mtp_checkpoint import available
 from foreword.draft.tree.drafter import CHUNK
 from foreword.errors import ModelError
-from mtp_families import FAMILIES, LAYERS, VOCAB, write
+from mtp_families import FAMILIES, LAYERS, PROMPTS, write
 
-PROMPTS = tuple(
-    torch.randint(
-        0, VOCAB, (length,), generator=torch.Generator().manual_seed(length)
-    ).tolist()
-    for length in (3, 11, 40)
-)
 SETTINGS = (
     SamplingParams(temperature=0, max_tokens=24),
     SamplingParams(temperature=1.0, seed=5, max_tokens=24),

@@ -1,4 +1,4 @@
-"""The cache of a machine without a network."""
+"""A GGUF file, and the cache of a machine without a network."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+import gguf_files
 from foreword.model.loading import hub
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small draft model in bfloat16, with its tokenizer."""
+    return gguf_files.small(tmp_path_factory.mktemp("gguf"))
 
 
 @pytest.fixture

@@ -28,12 +28,6 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> Path:
-    """The small draft model in bfloat16, with its tokenizer."""
-    return gguf_files.small(tmp_path_factory.mktemp("gguf"))
-
-
-@pytest.fixture(scope="module")
 def checkpoint(plain) -> Path:
     """The folder that this file was made from."""
     return plain.with_name("checkpoint")

@@ -23,11 +23,6 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory) -> Path:
-    return gguf_files.small(tmp_path_factory.mktemp("gguf"))
-
-
 def words(plain: Path, path: Path, architecture: str, **more: object) -> Path:
     """A file with the tokenizer of another, some fields changed, and no model."""
     writer = gguf.GGUFWriter(path, architecture)

@@ -47,9 +47,8 @@ def test_scores_of_recorded_checkpoints(name):
 
 
 @pytest.fixture(scope="module", params=["Q8_0", "Q4_0", "Q5_1"])
-def file(tmp_path_factory, request) -> Path:
+def file(plain, request) -> Path:
     """The bundled draft model with few tokens, as the package gguf quantizes it."""
-    plain = gguf_files.small(tmp_path_factory.mktemp("gguf"))
     return gguf_files.quantized(
         plain, plain.with_name(f"{request.param}.gguf"), request.param
     )
