@@ -23,9 +23,6 @@ from foreword_lab.bench.inflate.model import (
 from grids import slow_case
 from tiny_sizes import sizes
 
-STARTER = Shape(
-    "starter", hidden=384, layers=8, heads=6, kv_heads=3, head_dim=64, intermediate=1024
-)
 WIDE = Shape(
     "wide", hidden=576, layers=10, heads=16, kv_heads=8, head_dim=64, intermediate=1280
 )
@@ -112,17 +109,12 @@ def test_logits_stay_with_other_groups(target, prompts, expected, heads, kv_head
     assert_close(logits(large, prompts), expected)
 
 
-def test_logits_and_greedy_text_stay(target, large, prompts, expected):
-    assert_close(logits(large, prompts), expected)
-    assert [greedy(large, prompt) for prompt in prompts] == [
-        greedy(target, prompt) for prompt in prompts
-    ]
+NAMED = (slow_case(SHAPES[name]) for name in ("llama-110m", "llama-350m"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama-110m", "llama-350m"])
-def test_named_shapes_write_the_same_text(target, prompts, expected, name):
-    large = inflate(target, SHAPES[name])
+@pytest.mark.parametrize("shape", [WIDE, *NAMED], ids=lambda shape: shape.name)
+def test_logits_and_greedy_text_stay(target, prompts, expected, shape):
+    large = inflate(target, shape)
     assert_close(logits(large, prompts), expected)
     assert [greedy(large, prompt) for prompt in prompts] == [
         greedy(target, prompt) for prompt in prompts

@@ -95,9 +95,6 @@ def cut_stream(router: Any, path: str, body: Any, *signals: int) -> list[str]:
         return [*lines, *rest]
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", *(slow_case(path) for path in [*BODIES][1:])]
 )
