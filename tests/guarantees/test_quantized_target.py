@@ -9,7 +9,7 @@ from foreword.errors import InvalidRequest, ModelError
 from foreword.model import Model, Read
 from foreword.model.kv.limit import key_bytes
 from grids import NEEDS_C
-from running import check_drafts, prompts
+from running import check_drafts, pool_bytes, prompts
 
 pytestmark = NEEDS_C
 METHODS = "ngram suffix recycle lookahead lm eagle dspark layers tli cascade".split()
@@ -91,9 +91,9 @@ def test_keys_and_values_take_about_half_of_the_memory():
     heads = 2 * config.num_hidden_layers * config.num_key_value_heads
     size = config.head_dim
     assert coded.row_bytes == key_bytes(models[1].hf, "int8") == heads * (size + 4)
-    assert coded.bytes == coded.count * 64 * coded.row_bytes
+    assert pool_bytes(coded) == coded.count * 64 * coded.row_bytes
     assert coded.count == whole.count
-    assert coded.bytes / whole.bytes == (size + 4) / (2 * size) < 0.54
+    assert pool_bytes(coded) / pool_bytes(whole) == (size + 4) / (2 * size) < 0.54
 
 
 def test_kept_int8_keys_and_values_are_those_computed_anew():

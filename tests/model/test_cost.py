@@ -209,7 +209,8 @@ def test_damaged_or_foreign_file_is_measured_again(model, tmp_path):
         before = backend.reads
         again = known(*sizes(model), {}, tmp_path)
         assert backend.reads - before > LOOK, name
-        assert sorted(again.seconds) == sorted(first.seconds), name
+        # how many are measured depends on the time of each
+        assert min(again.seconds) == min(first.seconds) == 1, name
         assert json.loads(file.read_text()).keys() == whole.keys(), name
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from foreword.draft.base import Drafter
-from foreword.sampling.draw import choose
+from foreword.sampling.draw import drawn_tokens
 from foreword.sampling.noise import extended
 from foreword.sampling.streams import NoiseStreams
 from foreword.types import Batch, Draft, Request, SamplingParams, Scores, Verdict
@@ -52,8 +52,9 @@ class Markov:
         for row, request in enumerate(requests):
             logits.append(self.table[[request.tokens[-1], *draft.trees[row].tokens]])
             key, tree = self.draws.key(request), draft.trees[row]
-            keys = None if key is None else [extended(key, p) for p in tree.paths]
-            path, token = follow(choose(logits[-1], request.params, keys), tree)
+            keys = [None if key is None else extended(key, p) for p in tree.paths]
+            draws = [(request.params.temperature, own) for own in keys]
+            path, token = follow(drawn_tokens(logits[-1], draws).tolist(), tree)
             kept.append(path)
             added.append(token)
         verdict = Verdict(kept, added, draft.nodes)

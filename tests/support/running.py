@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,12 @@ def emptied(model: Model) -> None:
     for number in [*model.backend.pool._tables]:
         model.close(number)
     model.backend.pool.prefixes.clear()
+
+
+def pool_bytes(pool: Any) -> int:
+    """Return the memory of a pool's keys and values, in C or in torch."""
+    parts = getattr(pool, "_storage", None) or [*chain(*pool._layers.values())]
+    return sum(part.nbytes for part in parts)
 
 
 def plain(model: Model, requests: Sequence[Case]) -> list[Answer]:

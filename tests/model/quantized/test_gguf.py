@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gguf_files
+from foreword import files
 from foreword.errors import ModelError
 from foreword.model import Model, Read
 from foreword.model.executors.native import grouped
@@ -116,7 +117,7 @@ def test_embeddings_are_read_from_the_file(kind, tied, tmp_path, monkeypatch):
     expected = whole.dense().bfloat16().view(2, 128, 256)
     scores = []
     monkeypatch.setattr(verdicts, "LARGE", 0)
-    monkeypatch.setattr(verdicts, "cache", lambda: tmp_path)
+    monkeypatch.setattr(files, "cache", lambda: tmp_path)
     folder = dict(offload_folder=tmp_path / "weights")
     # the first load probes the whole model; the last one holds embeddings in 16 bits
     for number, options in enumerate(({}, {}, folder, folder, {})):

@@ -8,7 +8,7 @@ import torch
 
 from faults.fault import Fault, Plant
 from foreword.sampling import logits as processing
-from foreword.sampling.draw import choose
+from foreword.sampling.draw import drawn_tokens
 from foreword.sampling.streams import NoiseStreams, text_keys
 from foreword.verify import verifier
 from foreword.verify.match import follow
@@ -23,9 +23,8 @@ def position_before(patch, _llm):
 
 
 def equal_noise(patch, _llm):
-    def walk(rows, params, key, tree):
-        keys = None if key is None else [key] * len(rows)
-        return follow(choose(rows, params, keys), tree)
+    def walk(rows, draw, tree):
+        return follow(drawn_tokens(rows, [draw] * len(rows)).tolist(), tree)
 
     patch.setattr(verifier, "walk", walk)
 
