@@ -21,7 +21,7 @@ import folders
 import reaper
 from foreword.budget.kept import KeptStates
 
-gc.disable()  # until everything is imported, of which nothing is garbage
+gc.disable()  # imports leave no garbage to search for
 settings.register_profile("foreword", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("foreword")
 

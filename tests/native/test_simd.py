@@ -160,8 +160,8 @@ def results(request, compile_once):
     if why := kind.refused():
         pytest.skip(why)
     made = compile_once(PROGRAM, *kind.command, *kind.flags)
-    told = output(kind, made, given().numpy().tobytes())
-    found = torch.frombuffer(bytearray(told), dtype=torch.float32)
+    written = output(kind, made, given().numpy().tobytes())
+    found = torch.frombuffer(bytearray(written), dtype=torch.float32)
     blocks, size = len(given()), OPERATIONS * LANES + NUMBERS
     each = found[: blocks * size].view(blocks, size)
     shape = (OPERATIONS, LANES)

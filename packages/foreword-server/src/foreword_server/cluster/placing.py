@@ -101,11 +101,11 @@ class Scale:
 def rooms(nodes: Sequence[Mapping[str, float]], cpus: float, gpus: float) -> list[int]:
     """Return how many replicas each node has room for; none if they take nothing."""
     amounts = {"CPU": cpus, "GPU": gpus}
-    taken = [name for name in amounts if amounts[name]]
+    kinds = [name for name in amounts if amounts[name]]
     return [
-        min(int(node.get(name, 0.0) // amounts[name]) for name in taken)
+        min(int(node.get(name, 0.0) // amounts[name]) for name in kinds)
         for node in nodes
-        if taken
+        if kinds
     ]
 
 

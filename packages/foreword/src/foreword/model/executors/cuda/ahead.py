@@ -42,19 +42,19 @@ class AheadBackend(GrowsChains, CudaGraphBackend):
 
     def read(self, reads: Sequence[Read]) -> Float[Tensor, "kept vocab"]:
         begun, self._begun = self._begun, {}
-        taken = {
+        rows = {
             read.id: begun[read.id][1]
             for read in reads
             if read.id in begun and begun[read.id][0] == read
         }
-        if not taken:
+        if not rows:
             return super().read(reads)
-        rest = [read for read in reads if read.id not in taken]
+        rest = [read for read in reads if read.id not in rows]
         fresh = iter(())
         if rest:
             counts = [read.keep for read in rest]
             fresh = iter(super().read(rest).split(counts))
-        parts = [taken[read.id] if read.id in taken else next(fresh) for read in reads]
+        parts = [rows[read.id] if read.id in rows else next(fresh) for read in reads]
         return torch.cat(parts)
 
     @torch.inference_mode()
